@@ -1,0 +1,1 @@
+"""Tensor functions for the server: native C++ for CPUs, plain torch as the specification."""

@@ -1,0 +1,3 @@
+"""Refectory's Kubernetes operator. Imports neither the server nor the kernels, nor torch."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,169 @@
+"""The frozen configuration, in groups; one field is one flag.
+
+Owns names, defaults, ranges and help texts: the command line, the environment variables, the
+config file and the keywords of `LLM` are all derived from these fields. Knows no click, no torch,
+no environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+EMBEDDED_MODEL = "embedded://smollm2-135m"
+
+
+class ConfigError(ValueError):
+    """A field is out of range. The message names flag, value and range."""
+
+
+def option(
+    default: Any,
+    help: str,  # noqa: A002 - the word every command line library uses
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    metavar: str | None = None,
+    secret: bool = False,
+) -> Any:
+    """A dataclass field that is also a command line option."""
+    return field(
+        default=default,
+        metadata={
+            "help": help,
+            "minimum": minimum,
+            "maximum": maximum,
+            "metavar": metavar,
+            "secret": secret,
+        },
+    )
+
+
+def flag_name(field_name: str) -> str:
+    return "--" + field_name.replace("_", "-")
+
+
+class _Checked:
+    """Checks every option's range when a config object is made."""
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            low, high = f.metadata.get("minimum"), f.metadata.get("maximum")
+            if value is None or isinstance(value, str) or (low is None and high is None):
+                continue
+            if (low is not None and value < low) or (high is not None and value > high):
+                allowed = (
+                    f"[{'' if low is None else f'{low:g}'}, {'' if high is None else f'{high:g}'}]"
+                )
+                raise ConfigError(f"{flag_name(f.name)} is {value}; allowed is {allowed}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig(_Checked):
+    """Which model, in which precision."""
+
+    model: str = EMBEDDED_MODEL
+    """Positional on the command line: an embedded:// name, a folder, or a .gguf file."""
+    served_model_name: tuple[str, ...] = option(
+        (), "Name in the API, several allowed; the first labels the metrics. Default: the model."
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = option(
+        "auto", "Precision of weights and KV cache; auto is the checkpoint's (GGUF: float32)."
+    )
+    max_model_len: int | None = option(
+        None, "Tokens of prompt and output together. Default: the model's own limit.", minimum=1
+    )
+    chat_template: str | None = option(
+        None, "Chat template: a file or the Jinja text itself. Default: the model's."
+    )
+    generation_config: Literal["auto", "vllm"] = option(
+        "auto", "auto: default sampling from the model's generation_config.json; vllm: ignore it."
+    )
+    seed: int = option(0, "Seed of everything not seeded by a request.", minimum=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig(_Checked):
+    """The paged KV cache."""
+
+    block_size: Literal[8, 16, 32, 64, 128] = option(16, "Tokens in a KV block.")
+    kv_cache_memory_bytes: int | None = option(
+        None,
+        "Memory for KV blocks. Default on CPU: 40 % of the memory limit, at most 4 GiB.",
+        minimum=1,
+        metavar="BYTES",
+    )
+    num_gpu_blocks_override: int | None = option(
+        None, "Exactly this many KV blocks, whatever the memory (tests, experiments).", minimum=1
+    )
+    enable_prefix_caching: bool = option(True, "Reuse the KV blocks of equal prefixes.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig(_Checked):
+    """Limits of a step and of the queue."""
+
+    max_num_batched_tokens: int = option(2048, "Tokens in one step at most.", minimum=1)
+    max_num_seqs: int = option(128, "Requests in one step at most.", minimum=1)
+    scheduling_policy: Literal["fcfs", "priority"] = option(
+        "fcfs", "fcfs: by arrival; priority: lower value first, then by arrival."
+    )
+    long_prefill_token_threshold: int = option(
+        0, "Tokens of one prompt in one step at most; 0: no such limit.", minimum=0
+    )
+    watermark: float = option(
+        0.01, "Share of the KV blocks kept free at admission.", minimum=0.0, maximum=0.5
+    )
+    max_num_queued_reqs: int | None = option(
+        None, "Requests that may wait; beyond: 429. Default: 4 x max-num-seqs.", minimum=1
+    )
+    max_num_queued_tokens: int | None = option(
+        None, "Prompt tokens that may wait; beyond: 429. Default: no such limit.", minimum=1
+    )
+
+    def __post_init__(self) -> None:
+        _Checked.__post_init__(self)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"--max-num-batched-tokens is {self.max_num_batched_tokens}, less than "
+                f"--max-num-seqs {self.max_num_seqs}: every running request needs a token a step"
+            )
+
+    @property
+    def queue_limit(self) -> int:
+        """Requests that may wait."""
+        return self.max_num_queued_reqs or 4 * self.max_num_seqs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiConfig(_Checked):
+    """The HTTP side."""
+
+    host: str = option("0.0.0.0", "Address to listen on.")
+    port: int = option(8000, "Port to listen on.", minimum=0, maximum=65535)
+    api_key: tuple[str, ...] = option(
+        (), "Key that requests must carry, several allowed.", secret=True
+    )
+    api_key_file: str | None = option(None, "File of keys, one a line.")
+    request_timeout: float | None = option(
+        None, "Seconds a request may wait for its first step; then 503.", minimum=0.001
+    )
+    shutdown_timeout: float = option(
+        60.0, "Seconds to finish requests after SIGTERM.", minimum=0.0, maximum=3600.0
+    )
+    watchdog_timeout: float = option(
+        300.0, "Seconds without a step, with work pending, that make /health fail.", minimum=1.0
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = option("info", "How much to log.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Everything `refectory serve` was told. Facts learned at start are `RunnerFacts`."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    api: ApiConfig = field(default_factory=ApiConfig)

@@ -1,0 +1,87 @@
+"""Messages between the API side and the engine, as they travel (msgpack).
+
+Knows no transport. Everything is a frozen `msgspec.Struct` with a tag, so that one decoder reads
+each direction. Times are seconds of CLOCK_MONOTONIC, which both processes share.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from refectory_server.core.request import FinishReason
+from refectory_server.core.stats import SchedulerStats
+from refectory_server.runner.interface import RunnerFacts
+from refectory_server.sampling_params import SamplingParams
+
+
+class AddRequest(msgspec.Struct, frozen=True, tag=True):
+    """API to engine: take this request. Answered by outputs, the last with a finish reason."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    seed: int
+    arrival_time: float
+    deadline: float | None = None
+    priority: int = 0
+    cache_salt: str | None = None
+    lora_id: int | None = None
+    parent_id: str | None = None
+
+
+class AbortRequests(msgspec.Struct, frozen=True, tag=True):
+    """API to engine: forget these. Unknown ids are ignored: they may have just finished."""
+
+    request_ids: list[str]
+
+
+class EngineOutput(msgspec.Struct, frozen=True):
+    """News of one request after a step.
+
+    The output with a `finish_reason` is the request's last. `rejection` is the label of the
+    limit that refused it (then `finish_reason` is ERROR and `message` says why).
+    """
+
+    request_id: str
+    new_token_ids: list[int] = []
+    finish_reason: FinishReason | None = None
+    message: str | None = None
+    rejection: str | None = None
+    num_cached_tokens: int = 0
+    scheduled_time: float | None = None
+    """When the request was first scheduled; given with its first token."""
+    num_preemptions: int = 0
+
+
+class StepOutputs(msgspec.Struct, frozen=True, tag=True):
+    """Engine to API: one message a step, also when no request has news: it is the heartbeat."""
+
+    outputs: list[EngineOutput]
+    stats: SchedulerStats
+    time: float
+
+
+class StartupProgress(msgspec.Struct, frozen=True, tag=True):
+    """Engine to API while it loads."""
+
+    phase: str
+    progress: float
+    time: float
+
+
+class EngineReady(msgspec.Struct, frozen=True, tag=True):
+    """Engine to API: steps can run from now on."""
+
+    facts: RunnerFacts
+    startup_seconds: dict[str, float]
+
+
+class EngineFailed(msgspec.Struct, frozen=True, tag=True):
+    """Engine to API: last words. The process exits non-zero after it."""
+
+    reason: str
+    message: str
+
+
+ToEngine = AddRequest | AbortRequests
+FromEngine = StepOutputs | StartupProgress | EngineReady | EngineFailed

@@ -1,0 +1,1 @@
+"""Model families as data, and where their weights come from."""

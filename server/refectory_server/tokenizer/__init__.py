@@ -1,0 +1,1 @@
+"""Token ids from text and chat messages, and text from token ids."""
