@@ -36,7 +36,7 @@ _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 
-class _Malformed(Exception):
+class MalformedGguf(Exception):
     """The bytes are not what the format says; becomes a `StartupError` with the path."""
 
 
@@ -51,58 +51,67 @@ def read_gguf_metadata(path: Path) -> dict[str, Any]:
             path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            return _Reader(data).read()
+            return GgufHeader(data).read_metadata()
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         detail = error.strerror if isinstance(error, OSError) else str(error)
         raise StartupError(f"cannot read {path}: {detail}", reason="ModelInvalid") from error
-    except _Malformed as error:
+    except MalformedGguf as error:
         raise StartupError(
             f"{path} is not a valid GGUF file: {error}", reason="ModelInvalid"
         ) from error
 
 
-class _Reader:
-    """A cursor over the section. Every length is checked before the bytes are taken."""
+class GgufHeader:
+    """A cursor over the header. Every length is checked before the bytes are taken.
+
+    Raises `MalformedGguf`; `read_metadata` first, what follows it belongs to `gguf_file`.
+    """
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
         self._size = len(data)
         self._offset = 0
+        self.num_tensors = 0
 
-    def read(self) -> dict[str, Any]:
+    @property
+    def offset(self) -> int:
+        """The first byte not read yet."""
+        return self._offset
+
+    def read_metadata(self) -> dict[str, Any]:
         magic = self._data[:4]
         if magic != MAGIC:
-            raise _Malformed(f"it starts with {magic!r}, not {MAGIC!r}")
+            raise MalformedGguf(f"it starts with {magic!r}, not {MAGIC!r}")
         self._offset = 4
-        version = self._u32()
+        version = self.u32()
         if version not in SUPPORTED_VERSIONS:
-            raise _Malformed(f"version {version} (little-endian); supported: {SUPPORTED_VERSIONS}")
-        self._u64()  # the number of tensors
+            raise MalformedGguf(f"version {version} (little-endian); supported: {SUPPORTED_VERSIONS}")
+        self.num_tensors = self.u64()
         metadata: dict[str, Any] = {}
-        for _ in range(self._u64()):
-            key = self._strings(1)[0]
-            metadata[key] = self._value(self._u32(), key)
+        for _ in range(self.u64()):
+            key = self.strings(1)[0]
+            metadata[key] = self._value(self.u32(), key)
         return metadata
 
     def _value(self, value_type: int, key: str) -> Any:
         if value_type == _STRING:
-            return self._strings(1)[0]
+            return self.strings(1)[0]
         if value_type != _ARRAY:
             return self._scalars(value_type, 1, key)[0]
-        item_type, count = self._u32(), self._u64()
+        item_type, count = self.u32(), self.u64()
         if item_type == _STRING:
-            return self._strings(count)
+            return self.strings(count)
         return self._scalars(item_type, count, key)
 
     def _scalars(self, value_type: int, count: int, key: str) -> list[Any]:
         letter = _SCALAR_FORMATS.get(value_type)
         if letter is None:
-            raise _Malformed(f"{key} has the unknown value type {value_type}")
+            raise MalformedGguf(f"{key} has the unknown value type {value_type}")
         num_bytes = count * struct.calcsize(f"<{letter}")
         start = self._take(num_bytes)
         return list(struct.unpack(f"<{count}{letter}", self._data[start : start + num_bytes]))
 
-    def _strings(self, count: int) -> list[str]:
+    def strings(self, count: int) -> list[str]:
         # The hot loop of a start: locals instead of attributes and calls.
         data, size, offset, unpack = self._data, self._size, self._offset, _U64.unpack_from
         strings = []
@@ -112,26 +121,26 @@ class _Reader:
                 start = offset + 8
                 offset = start + length
                 if offset > size:
-                    raise _Malformed(f"it ends at byte {size}, inside a string")
+                    raise MalformedGguf(f"it ends at byte {size}, inside a string")
                 strings.append(data[start:offset].decode())
         except struct.error:
-            raise _Malformed(f"it ends at byte {size}, inside a string") from None
+            raise MalformedGguf(f"it ends at byte {size}, inside a string") from None
         except UnicodeDecodeError:
-            raise _Malformed(f"the string at byte {offset} is not UTF-8") from None
+            raise MalformedGguf(f"the string at byte {offset} is not UTF-8") from None
         self._offset = offset
         return strings
 
-    def _u32(self) -> int:
+    def u32(self) -> int:
         return int(_U32.unpack_from(self._data, self._take(4))[0])
 
-    def _u64(self) -> int:
+    def u64(self) -> int:
         return int(_U64.unpack_from(self._data, self._take(8))[0])
 
     def _take(self, num_bytes: int) -> int:
         """Advance by `num_bytes`; returns where they start."""
         start = self._offset
         if start + num_bytes > self._size:
-            raise _Malformed(
+            raise MalformedGguf(
                 f"it ends at byte {self._size}, {num_bytes} more bytes are needed at byte {start}"
             )
         self._offset = start + num_bytes
