@@ -48,7 +48,7 @@ class EngineDead(ServerError):
 
 
 class StartupError(ServerError):
-    """The server cannot start. `reason` is a CamelCase word for machines, the text is for people."""
+    """The server cannot start. `reason` is a CamelCase word for machines, the text for people."""
 
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)

@@ -1,38 +1,33 @@
 """`AsyncEngine`: the asyncio façade that the API talks to.
 
-Owns one queue per request, abort on early close, and the text side of a request (through
+Owns one stream per request, abort on early close, and the text side of a request (through
 `InputProcessor` and `OutputProcessor`). Does not know HTTP, nor how requests are batched.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+import asyncio
+import dataclasses
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Protocol
 
 from refectory_server.core.request import FinishReason
 from refectory_server.core.stats import RequestTimings, SchedulerStats
-from refectory_server.engine.client import EngineStatus
+from refectory_server.engine.client import EngineClient, EngineState, EngineStatus
 from refectory_server.engine.input_processor import InputProcessor
-from refectory_server.engine.messages import StepOutputs
+from refectory_server.engine.messages import AddRequest, StepOutputs
+from refectory_server.engine.output_processor import OutputProcessor
+from refectory_server.engine.output_stream import OutputStream, TextDelta
+from refectory_server.errors import EngineDead, StartupError
 from refectory_server.runner.interface import RunnerFacts
 from refectory_server.sampling_params import SamplingParams
 
+__all__ = ["AsyncEngine", "EngineObserver", "TextDelta"]
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
-    """News of one request for the API: what one step added.
-
-    The last one has a `finish_reason`; `num_output_tokens` counts ids so far, those whose text
-    is held back or cut off by a stop string included.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason | None
-    num_prompt_tokens: int
-    num_cached_tokens: int
-    num_output_tokens: int
+logger = logging.getLogger(__name__)
 
 
 class EngineObserver(Protocol):
@@ -53,35 +48,80 @@ class EngineObserver(Protocol):
 
 
 class AsyncEngine:
-    """What `create_app` is given. (Signatures fixed; being filled in.)"""
+    """One engine with a text side, shared by all handlers of one event loop.
+
+    `make_input_processor` is awaited once, when the engine's facts are known; the engine counts
+    as READY only after it.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        observer: EngineObserver,
+        make_input_processor: Callable[[RunnerFacts], Awaitable[InputProcessor]],
+        *,
+        request_timeout_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._observer = observer
+        self._make_input_processor = make_input_processor
+        self._request_timeout_s = request_timeout_s
+        self._clock = clock
+        self._status = EngineStatus(EngineState.LOADING)
+        self._stats = SchedulerStats()
+        self._input_processor: InputProcessor | None = None
+        self._streams: dict[str, OutputStream] = {}
+        self._last_progress_time = 0.0
+        self._settled = asyncio.Event()
+        self._preparation: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start the engine and return at once; `status` and the observer tell how it goes."""
+        await self._client.start(self._on_step, self._on_client_status)
+
+    async def wait_until_settled(self) -> EngineStatus:
+        """Wait until the engine is READY or DEAD."""
+        await self._settled.wait()
+        return self._status
+
+    async def shutdown(self) -> None:
+        """Stop the engine; requests still in flight end with `EngineDead`."""
+        if self._preparation is not None:
+            self._preparation.cancel()
+        self._fail_streams("the server is shutting down")
+        await self._client.shutdown()
 
     @property
     def status(self) -> EngineStatus:
-        raise NotImplementedError
+        return self._status
 
     @property
     def facts(self) -> RunnerFacts:
-        raise NotImplementedError
+        return self._client.facts
 
     @property
     def stats(self) -> SchedulerStats:
-        raise NotImplementedError
+        """The scheduler's numbers after its latest step."""
+        return self._stats
 
     @property
     def input_processor(self) -> InputProcessor:
         """Tokenising, templates, checks. Raises `EngineDead` unless READY."""
-        raise NotImplementedError
+        if self._input_processor is None or self._status.state is not EngineState.READY:
+            raise EngineDead(self._status.message or f"the engine is {self._status.state}")
+        return self._input_processor
 
     @property
     def num_in_flight(self) -> int:
         """Requests given to the engine and not yet ended."""
-        raise NotImplementedError
+        return len(self._streams)
 
     def seconds_without_progress(self) -> float:
         """0 while nothing is pending, else seconds since the last step (or first pending)."""
-        raise NotImplementedError
+        return self._clock() - self._last_progress_time if self._streams else 0.0
 
-    def generate(
+    async def generate(
         self,
         prompt_token_ids: list[int],
         params: SamplingParams,
@@ -89,10 +129,106 @@ class AsyncEngine:
         request_id: str,
         priority: int = 0,
         cache_salt: str | None = None,
-    ) -> AsyncIterator[TextDelta]:
-        """Deltas until the one with a finish reason. Closing the iterator early aborts.
+    ) -> AsyncGenerator[TextDelta, None]:
+        """Deltas until the one with a finish reason. Closing the generator early aborts.
 
-        Raises before the first delta: `InvalidRequest`, `PromptTooLong`, `QueueFull`,
-        `DeadlineExceeded`, `EngineDead`; later only `RequestFailed` and `EngineDead`.
+        A slow reader gets what has come in the meantime as one delta. Raises before the first
+        delta: `InvalidRequest`, `PromptTooLong`, `QueueFull`, `DeadlineExceeded`, `EngineDead`;
+        later only `RequestFailed` and `EngineDead`.
         """
-        raise NotImplementedError
+        input_processor = self.input_processor
+        input_processor.check(prompt_token_ids, params)
+        if request_id in self._streams:
+            raise ValueError(f"request id {request_id} is in use")
+        arrival_time = self._clock()
+        stream = OutputStream(
+            request_id,
+            OutputProcessor(input_processor.tokenizer, prompt_token_ids, params),
+            num_prompt_tokens=len(prompt_token_ids),
+            arrival_time=arrival_time,
+        )
+        if not self._streams:
+            self._last_progress_time = arrival_time
+        self._streams[request_id] = stream
+        timeout_s = self._request_timeout_s
+        self._client.add_request(
+            AddRequest(
+                request_id,
+                prompt_token_ids,
+                # The text side has the stop strings; the engine has no use for them.
+                dataclasses.replace(params, stop=()),
+                seed=params.seed if params.seed is not None else secrets.randbits(63),
+                arrival_time=arrival_time,
+                deadline=None if timeout_s is None else arrival_time + timeout_s,
+                priority=priority,
+                cache_salt=cache_salt,
+            )
+        )
+        try:
+            while not stream.is_drained:
+                yield await stream.next_delta()
+        finally:
+            # Still here: the reader went away before the end.
+            if self._streams.pop(request_id, None) is not None:
+                self._client.abort([request_id])
+                stream.end(FinishReason.ABORT)
+            if stream.rejection is None:
+                self._observer.on_finished(
+                    request_id, params, stream.finish_reason, stream.timings(self._clock())
+                )
+
+    def _on_step(self, step: StepOutputs) -> None:
+        self._stats = step.stats
+        self._last_progress_time = self._clock()
+        for output in step.outputs:
+            stream = self._streams.get(output.request_id)
+            if stream is None:
+                continue  # it went away while this step ran
+            try:
+                gap_s = stream.put(output, step.time)
+            except Exception as error:
+                # One request's text must not stop the delivery of everyone else's.
+                logger.exception("request %s: its output could not be processed", output.request_id)
+                stream.fail(f"{type(error).__name__}: {error}")
+                gap_s = None
+            self._observe_tokens(stream, gap_s)
+            if stream.is_ended:
+                del self._streams[output.request_id]
+                if output.finish_reason is None:
+                    # Ended here (stop string, failure), and the engine does not know it yet.
+                    self._client.abort([output.request_id])
+        self._observer.on_step(step)
+
+    def _observe_tokens(self, stream: OutputStream, gap_s: float | None) -> None:
+        if stream.rejection is not None:
+            self._observer.on_rejected(stream.rejection)
+        elif gap_s is not None and stream.num_token_steps == 1:
+            self._observer.on_first_token(gap_s)
+        elif gap_s is not None:
+            self._observer.on_next_tokens(gap_s)
+
+    def _on_client_status(self, status: EngineStatus) -> None:
+        if status.state is EngineState.READY:
+            self._preparation = asyncio.create_task(self._prepare(status))
+            return
+        self._set_status(status)
+        if status.state is EngineState.DEAD:
+            self._fail_streams(status.message)
+
+    async def _prepare(self, status: EngineStatus) -> None:
+        try:
+            self._input_processor = await self._make_input_processor(self._client.facts)
+        except StartupError as error:
+            status = EngineStatus(EngineState.DEAD, reason=error.reason, message=str(error))
+        self._set_status(status)
+
+    def _set_status(self, status: EngineStatus) -> None:
+        self._status = status
+        self._observer.on_status(status)
+        if status.state is not EngineState.LOADING:
+            self._settled.set()
+
+    def _fail_streams(self, message: str) -> None:
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.fail_with(EngineDead(message))

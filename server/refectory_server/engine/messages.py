@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from refectory_server.core.request import FinishReason
+from refectory_server.core.scheduler import RequestUpdate
 from refectory_server.core.stats import SchedulerStats
 from refectory_server.runner.interface import RunnerFacts
 from refectory_server.sampling_params import SamplingParams
@@ -51,6 +52,18 @@ class EngineOutput(msgspec.Struct, frozen=True):
     scheduled_time: float | None = None
     """When the request was first scheduled; given with its first token."""
     num_preemptions: int = 0
+
+    @classmethod
+    def from_update(cls, update: RequestUpdate) -> EngineOutput:
+        return cls(
+            update.request_id,
+            list(update.new_token_ids),
+            update.finish_reason,
+            update.message,
+            num_cached_tokens=update.num_cached_tokens,
+            scheduled_time=update.scheduled_time,
+            num_preemptions=update.num_preemptions,
+        )
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag=True):

@@ -1,0 +1,71 @@
+"""`refectory serve`: argv and environment -> `ServerConfig`, then run until told to stop.
+
+The only place that turns a `StartupError` into a line on standard error and an exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+from typing import Any, TypeVar
+
+import click
+
+from refectory_server.cli.options import GroupedCommand, config_options
+from refectory_server.config import (
+    EMBEDDED_MODEL,
+    ApiConfig,
+    CacheConfig,
+    ConfigError,
+    ModelConfig,
+    SchedulerConfig,
+    ServerConfig,
+)
+from refectory_server.errors import StartupError
+from refectory_server.log import configure_logging
+
+
+@click.command(
+    cls=GroupedCommand,
+    # vLLM's manifests spell flags with dashes or underscores.
+    context_settings={"token_normalize_func": lambda token: token.replace("_", "-")},
+)
+@click.argument("model", default=EMBEDDED_MODEL)
+@config_options(ModelConfig, "model")
+@config_options(CacheConfig, "cache")
+@config_options(SchedulerConfig, "scheduler")
+@config_options(ApiConfig, "api")
+def serve(**values: Any) -> None:
+    """Serve MODEL over an OpenAI-compatible API.
+
+    MODEL is a folder with safetensors weights, a .gguf file, or the name of an embedded model;
+    without it the small embedded model is served. Every option is also an environment variable:
+    REFECTORY_PORT for --port.
+    """
+    try:
+        config = ServerConfig(
+            model=_pick(ModelConfig, values),
+            cache=_pick(CacheConfig, values),
+            scheduler=_pick(SchedulerConfig, values),
+            api=_pick(ApiConfig, values),
+        )
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    configure_logging(config.api.log_level)
+    # After parsing: `--help` and a wrong flag are answered without the web framework's import.
+    from refectory_server.cli.run_server import run_server
+
+    try:
+        sys.exit(asyncio.run(run_server(config)))
+    except StartupError as error:
+        click.echo(f"refectory: {error}", err=True)
+        sys.exit(1)
+
+
+_Config = TypeVar("_Config")
+
+
+def _pick(config_class: type[_Config], values: dict[str, Any]) -> _Config:
+    names = {f.name for f in dataclasses.fields(config_class)}  # type: ignore[arg-type]
+    return config_class(**{name: value for name, value in values.items() if name in names})

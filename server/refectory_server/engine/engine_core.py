@@ -1,0 +1,126 @@
+"""`EngineCore`: the step. Owns a scheduler and a runner; one thread drives it.
+
+Does not know text, HTTP, or where its messages come from and go to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from refectory_server.config import SchedulerConfig
+from refectory_server.core.kv_cache_manager import KVCacheManager
+from refectory_server.core.request import FinishReason, Request
+from refectory_server.core.scheduler import Scheduler
+from refectory_server.engine.messages import (
+    AbortRequests,
+    AddRequest,
+    EngineOutput,
+    StepOutputs,
+    ToEngine,
+)
+from refectory_server.errors import InvalidRequest, QueueFull
+from refectory_server.runner.interface import ModelRunner
+
+
+class EngineCore:
+    """Takes messages between steps and answers with one `StepOutputs` a step."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._clock = clock
+        self._rejections: list[EngineOutput] = []
+        self._has_news = False
+
+    @classmethod
+    def build(
+        cls,
+        runner: ModelRunner,
+        scheduler_config: SchedulerConfig,
+        *,
+        enable_prefix_caching: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> EngineCore:
+        """The engine for a loaded runner: its facts size the scheduler's block pool."""
+        facts = runner.facts
+        kv_cache_manager = KVCacheManager(
+            num_blocks=facts.num_blocks,
+            block_size=facts.block_size,
+            enable_prefix_caching=enable_prefix_caching,
+            watermark=scheduler_config.watermark,
+        )
+        scheduler = Scheduler(
+            scheduler_config,
+            kv_cache_manager,
+            max_model_len=facts.max_model_len,
+            eos_token_ids=facts.eos_token_ids,
+        )
+        return cls(scheduler, runner, clock)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do: requests, or news that nobody was told yet."""
+        return self._has_news or self._scheduler.has_unfinished_requests
+
+    def handle(self, message: ToEngine) -> None:
+        """Take one message. A refused request is answered by the next `StepOutputs`."""
+        self._has_news = True
+        match message:
+            case AddRequest():
+                self._add(message)
+            case AbortRequests(request_ids):
+                # Nobody waits for these any more, so there is no answer, only new stats.
+                self._scheduler.abort(request_ids)
+
+    def step(self) -> StepOutputs:
+        scheduler_output = self._scheduler.schedule(self._clock())
+        runner_output = self._runner.execute_model(scheduler_output)
+        updates = self._scheduler.update_from_output(scheduler_output, runner_output)
+        return self._outputs([EngineOutput.from_update(update) for update in updates])
+
+    def check_integrity(self) -> None:
+        """Raise where scheduler and blocks disagree. For tests and debugging."""
+        self._scheduler.check_integrity()
+
+    def _add(self, message: AddRequest) -> None:
+        try:
+            self._scheduler.add_request(
+                Request(
+                    message.request_id,
+                    message.prompt_token_ids,
+                    message.sampling_params,
+                    seed=message.seed,
+                    arrival_time=message.arrival_time,
+                    deadline=message.deadline,
+                    priority=message.priority,
+                    cache_salt=message.cache_salt,
+                    lora_id=message.lora_id,
+                    parent_id=message.parent_id,
+                )
+            )
+        except QueueFull as error:
+            self._reject(message.request_id, str(error), error.reason)
+        except (InvalidRequest, ValueError) as error:
+            self._reject(message.request_id, str(error), None)
+
+    def _reject(self, request_id: str, message: str, rejection: str | None) -> None:
+        self._rejections.append(
+            EngineOutput(
+                request_id,
+                finish_reason=FinishReason.ERROR,
+                message=message,
+                rejection=rejection,
+            )
+        )
+
+    def _outputs(self, outputs: list[EngineOutput]) -> StepOutputs:
+        outputs = self._rejections + outputs
+        self._rejections = []
+        self._has_news = False
+        return StepOutputs(outputs, self._scheduler.stats(), self._clock())

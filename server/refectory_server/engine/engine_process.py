@@ -1,0 +1,173 @@
+"""The engine's own process: load a runner, then step while there is work, block while not.
+
+Started by `ProcessEngineClient` as `python -m refectory_server.engine.engine_process ADDRESS`,
+with the configuration on standard input. That pipe stays open as a lifeline: when the API process
+dies, however it dies, the pipe closes and this process ends too.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+
+import msgspec
+import zmq
+
+from refectory_server.config import ServerConfig
+from refectory_server.engine.engine_core import EngineCore
+from refectory_server.engine.messages import (
+    EngineFailed,
+    EngineReady,
+    FromEngine,
+    StartupProgress,
+    ToEngine,
+)
+from refectory_server.errors import StartupError
+from refectory_server.log import configure_logging
+from refectory_server.runner.interface import ModelRunner
+from refectory_server.runner.load import load_runner
+
+logger = logging.getLogger(__name__)
+
+
+class Phases:
+    """Start-up phases: reports progress as it happens and keeps the seconds of each."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._current: str | None = None
+        self._started = 0.0
+        self.seconds: dict[str, float] = {}
+
+    def report(self, phase: str, progress: float) -> None:
+        now = time.monotonic()
+        if phase != self._current:
+            self.finish()
+            self._current, self._started = phase, now
+        self._channel.send(StartupProgress(phase, progress, now))
+
+    def finish(self) -> None:
+        if self._current is not None:
+            self.seconds[self._current] = time.monotonic() - self._started
+
+
+class Channel:
+    """The socket to the API process, plus the lifeline that tells when that process is gone."""
+
+    def __init__(self, address: str, lifeline_fd: int) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        # No limit: a step must never wait for the API process to read.
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.connect(address)
+        self._lifeline_fd = lifeline_fd
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(lifeline_fd, zmq.POLLIN)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(ToEngine)
+
+    def send(self, message: FromEngine) -> None:
+        self._socket.send(self._encoder.encode(message))
+
+    def receive(self, *, block: bool) -> list[ToEngine] | None:
+        """What has arrived; waits for something if `block`. None: the API process is gone."""
+        events = dict(self._poller.poll(None if block else 0))
+        if self._lifeline_fd in events:
+            return None
+        messages: list[ToEngine] = []
+        while True:
+            try:
+                messages.append(self._decoder.decode(self._socket.recv(zmq.NOBLOCK)))
+            except zmq.Again:
+                return messages
+
+    def close(self) -> None:
+        # A second for the last words to leave.
+        self._context.destroy(linger=1000)
+
+
+def run_engine(channel: Channel, config: ServerConfig) -> None:
+    """Load, then serve until the API process goes away."""
+    phases = Phases(channel)
+    runner = load_runner(config, phases.report)
+    phases.finish()
+    core = EngineCore.build(
+        runner, config.scheduler, enable_prefix_caching=config.cache.enable_prefix_caching
+    )
+    _log_ready(runner, phases.seconds)
+    # What is loaded stays: keep the collector from walking it again and again.
+    gc.collect()
+    gc.freeze()
+    channel.send(EngineReady(runner.facts, phases.seconds))
+    while (messages := channel.receive(block=not core.has_work)) is not None:
+        for message in messages:
+            core.handle(message)
+        if core.has_work:
+            channel.send(core.step())
+
+
+def _log_ready(runner: ModelRunner, seconds: dict[str, float]) -> None:
+    facts = runner.facts
+    num_tokens = facts.num_blocks * facts.block_size
+    logger.info("runner: %s", facts.description)
+    logger.info(
+        "KV cache: %d blocks of %d tokens (%d tokens, %d bytes each): "
+        "%.1f requests of max_model_len %d at once",
+        facts.num_blocks,
+        facts.block_size,
+        num_tokens,
+        facts.kv_bytes_per_token,
+        num_tokens / facts.max_model_len,
+        facts.max_model_len,
+    )
+    phases = ", ".join(f"{phase} {spent:.1f} s" for phase, spent in seconds.items())
+    logger.info("engine ready: %s", phases)
+
+
+def read_config(stream_fd: int) -> ServerConfig:
+    """The configuration: a length of 4 bytes, big-endian, then msgpack."""
+    with os.fdopen(os.dup(stream_fd), "rb", buffering=0) as stream:
+        length = int.from_bytes(_read_exactly(stream.fileno(), 4), "big")
+        return msgspec.msgpack.decode(_read_exactly(stream.fileno(), length), type=ServerConfig)
+
+
+def _read_exactly(fd: int, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        piece = os.read(fd, length - len(data))
+        if not piece:
+            raise EOFError(f"configuration ended after {len(data)} of {length} bytes")
+        data += piece
+    return data
+
+
+def main(address: str) -> int:
+    # Ctrl-C reaches the whole terminal group; only the API process decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lifeline_fd = sys.stdin.fileno()
+    config = read_config(lifeline_fd)
+    configure_logging(config.api.log_level)
+    channel = Channel(address, lifeline_fd)
+    try:
+        run_engine(channel, config)
+    except StartupError as error:
+        channel.send(EngineFailed(error.reason, str(error)))
+        return 1
+    except Exception as error:
+        # The process boundary: whatever it is, it ends this engine and must be told.
+        logger.exception("the engine failed")
+        channel.send(EngineFailed("EngineFailed", f"{type(error).__name__}: {error}"))
+        return 1
+    finally:
+        channel.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
