@@ -85,7 +85,9 @@ class GgufHeader:
         self._offset = 4
         version = self.u32()
         if version not in SUPPORTED_VERSIONS:
-            raise MalformedGguf(f"version {version} (little-endian); supported: {SUPPORTED_VERSIONS}")
+            raise MalformedGguf(
+                f"version {version} (little-endian); supported: {SUPPORTED_VERSIONS}"
+            )
         self.num_tensors = self.u64()
         metadata: dict[str, Any] = {}
         for _ in range(self.u64()):

@@ -1,0 +1,127 @@
+"""`Checkpoint`: a model's tensors by Hugging Face name, whatever files hold them.
+
+Owns file formats: safetensors (one file or shards) and GGUF (names, dequantising, row order).
+Does not know which tensors a family needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from refectory_server.errors import StartupError
+from refectory_server.models.decoder_spec import DecoderSpec
+from refectory_server.models.gguf_file import GgufFile
+from refectory_server.models.hf_config import read_json_object
+from refectory_server.models.tensor_shapes import LM_HEAD, expected_shapes
+
+_SINGLE_FILE = "model.safetensors"
+_INDEX_FILE = "model.safetensors.index.json"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+class Checkpoint(Protocol):
+    @property
+    def names(self) -> set[str]: ...
+
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor on the CPU, in the file's precision (GGUF: float32)."""
+        ...
+
+
+class SafetensorsCheckpoint:
+    """A folder's safetensors files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = [_open(path) for path in _safetensors_paths(folder)]
+        self._file_of = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118
+
+    @property
+    def names(self) -> set[str]:
+        return set(self._file_of)
+
+    def read(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._file_of[name].get_tensor(name)
+        return tensor
+
+
+class GgufCheckpoint:
+    """A GGUF file of the llama architecture, under Hugging Face names."""
+
+    def __init__(self, file: GgufFile, spec: DecoderSpec) -> None:
+        self._file = file
+        self._spec = spec
+        hf_names = _hf_names(spec)
+        self._gguf_names = {hf_names.get(name, name): name for name in file.tensors}
+
+    @property
+    def names(self) -> set[str]:
+        return set(self._gguf_names)
+
+    def read(self, name: str) -> torch.Tensor:
+        tensor = torch.from_numpy(self._file.read_tensor(self._gguf_names[name]))
+        if ".q_proj." in name:
+            return _halves_from_pairs(tensor, self._spec.num_heads)
+        if ".k_proj." in name:
+            return _halves_from_pairs(tensor, self._spec.num_kv_heads)
+        return tensor
+
+
+def _halves_from_pairs(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Undo the row order that GGUF's llama files use for q and k.
+
+    There, rotary pairs are rows (2i, 2i + 1) of a head; here they are (i, i + head_dim / 2).
+    """
+    half = tensor.shape[0] // num_heads // 2
+    paired = tensor.reshape(num_heads, half, 2, *tensor.shape[1:])
+    return paired.transpose(1, 2).reshape(tensor.shape)
+
+
+def _hf_names(spec: DecoderSpec) -> dict[str, str]:
+    """GGUF tensor name to Hugging Face name, for every tensor a llama file may hold."""
+    import gguf
+
+    name_map = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, spec.num_layers)
+    return {
+        name_map.get_name(name, try_suffixes=(".weight", ".bias")): name
+        for name in [*expected_shapes(spec), LM_HEAD]
+    }
+
+
+def _safetensors_paths(folder: Path) -> list[Path]:
+    if (folder / _INDEX_FILE).is_file():
+        weight_map = read_json_object(folder / _INDEX_FILE).get("weight_map")
+        if not isinstance(weight_map, Mapping) or not weight_map:
+            raise _invalid(f"{folder / _INDEX_FILE} has no weight_map")
+        names = sorted({str(name) for name in weight_map.values()})
+        for name in names:
+            if Path(name).name != name:
+                raise _invalid(f"{folder / _INDEX_FILE} names {name}, a file outside its folder")
+            if not (folder / name).is_file():
+                raise _invalid(f"{folder / _INDEX_FILE} names {name}, which is not there")
+        return [folder / name for name in names]
+    if (folder / _SINGLE_FILE).is_file():
+        return [folder / _SINGLE_FILE]
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    if pickles:
+        raise _invalid(
+            f"{folder} has its weights as {pickles[0]}: pickled files can run code and are never "
+            "loaded; convert the model to safetensors"
+        )
+    raise _invalid(f"{folder} has neither {_SINGLE_FILE} nor {_INDEX_FILE}")
+
+
+def _open(path: Path) -> Any:
+    open_file: Callable[..., Any] = safe_open
+    try:
+        return open_file(path, framework="pt", device="cpu")
+    except (SafetensorError, OSError) as error:
+        raise _invalid(f"{path} is not a valid safetensors file: {error}") from error
+
+
+def _invalid(message: str) -> StartupError:
+    return StartupError(message, reason="ModelInvalid")

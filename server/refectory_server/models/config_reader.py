@@ -1,0 +1,92 @@
+"""`ConfigReader`: typed, checked access to a Hugging Face config dict.
+
+Every complaint names field, value and what is allowed. Knows no family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from refectory_server.errors import StartupError
+
+
+class ConfigReader:
+    """Reads fields of `values`; `prefix` is put before their names in messages.
+
+    A field that is null counts as absent. Raises `StartupError`: `ModelInvalid` for a missing or
+    malformed field, `UnsupportedModelFeature` for a value that no executor computes yet.
+    """
+
+    def __init__(self, values: dict[str, Any], prefix: str = "") -> None:
+        self._values = values
+        self._prefix = prefix
+
+    def has(self, field: str) -> bool:
+        return self._values.get(field) is not None
+
+    def positive_int(self, field: str, default: int | None = None) -> int:
+        value = self._get(field, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self._invalid(field, value, "an integer from 1")
+        return value
+
+    def positive_float(self, field: str, default: float | None = None) -> float:
+        value = self._get(field, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+            raise self._invalid(field, value, "a number above 0")
+        return float(value)
+
+    def boolean(self, field: str, default: bool) -> bool:
+        value = self._get(field, default)
+        if not isinstance(value, bool):
+            raise self._invalid(field, value, "true or false")
+        return value
+
+    def group(self, field: str) -> ConfigReader:
+        value = self._get(field, {})
+        if not isinstance(value, dict):
+            raise self._invalid(field, value, "an object")
+        return ConfigReader(value, f"{self._prefix}{field}.")
+
+    def choice(self, field: str, supported: Sequence[str], default: str) -> str:
+        """One of `supported`; any other value is a feature that is not computed yet."""
+        value = self._get(field, default)
+        if value not in supported:
+            raise self._unsupported(field, value, ", ".join(supported))
+        return str(value)
+
+    def only(self, field: str, supported: Any) -> None:
+        """Refuse the model unless `field` is absent or `supported`."""
+        value = self._get(field, supported)
+        if value != supported:
+            raise self._unsupported(field, value, str(supported))
+
+    def absent(self, field: str) -> None:
+        """Refuse the model where `field` asks for anything at all."""
+        value = self._values.get(field)
+        if value not in (None, 0, False, {}, []):
+            raise self._unsupported(field, value, "none")
+
+    def _get(self, field: str, default: Any) -> Any:
+        value = self._values.get(field)
+        if value is None:
+            value = default
+        if value is None:
+            raise StartupError(
+                f"the model's config lacks {self._prefix}{field}", reason="ModelInvalid"
+            )
+        return value
+
+    def _invalid(self, field: str, value: Any, allowed: str) -> StartupError:
+        return StartupError(
+            f"the model's config has {self._prefix}{field} {value!r}; allowed is {allowed}",
+            reason="ModelInvalid",
+        )
+
+    def _unsupported(self, field: str, value: Any, supported: str) -> StartupError:
+        return StartupError(
+            f"the model's config has {self._prefix}{field} {value!r}, which is not supported yet; "
+            f"supported: {supported}",
+            reason="UnsupportedModelFeature",
+        )

@@ -1,0 +1,42 @@
+"""Which families are served: architecture name to the function that reads its config.
+
+A new family is an entry here and a function in a file of its own. Knows no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from refectory_server.errors import StartupError
+from refectory_server.models.config_reader import ConfigReader
+from refectory_server.models.decoder_spec import DecoderSpec
+from refectory_server.models.llama import read_llama_spec
+
+FAMILIES: dict[str, Callable[[ConfigReader, str], DecoderSpec]] = {
+    "LlamaForCausalLM": read_llama_spec,
+}
+_MODEL_TYPES = {"llama": "LlamaForCausalLM"}
+
+
+def read_decoder_spec(hf_config: dict[str, Any]) -> DecoderSpec:
+    """The spec of a Hugging Face config, found by `architectures`, else by `model_type`.
+
+    Raises `StartupError`: `UnsupportedArchitecture`, `UnsupportedModelFeature`, `ModelInvalid`.
+    """
+    architecture = _architecture(hf_config)
+    if architecture not in FAMILIES:
+        raise StartupError(
+            f"the model's architecture {architecture} is not supported; "
+            f"supported: {', '.join(sorted(FAMILIES))}",
+            reason="UnsupportedArchitecture",
+        )
+    return FAMILIES[architecture](ConfigReader(hf_config), architecture)
+
+
+def _architecture(hf_config: dict[str, Any]) -> str:
+    names = hf_config.get("architectures") or []
+    if names:
+        return str(next((name for name in names if name in FAMILIES), names[0]))
+    model_type = str(hf_config.get("model_type"))
+    return _MODEL_TYPES.get(model_type, model_type)
