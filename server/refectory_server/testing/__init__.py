@@ -1,0 +1,1 @@
+"""What tests share: small real parts, ready to use. Imported by tests only."""
