@@ -34,6 +34,7 @@ class Request:
 
     __slots__ = (
         "_token_ids",
+        "arrival_index",
         "arrival_time",
         "cache_salt",
         "deadline",
@@ -75,6 +76,8 @@ class Request:
         self.sampling_params = sampling_params
         self.seed = seed
         self.arrival_time = arrival_time
+        self.arrival_index = 0
+        """Place in the order of arrival, for life. Numbered by the scheduler."""
         self.deadline = deadline
         """A request still waiting for its first step at this time is ended. None: never."""
         self.priority = priority

@@ -44,10 +44,23 @@ class CachedRequestData:
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """Copy one KV block before the step's forward pass (copy on write)."""
+    """Copy one KV block before the step's forward pass (copy on write).
+
+    No block is both a source and a target in one step: copies can be done in any order, or all
+    at once.
+    """
 
     source_id: int
     target_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """A running request gave its blocks back and waits again; its tokens are not lost."""
+
+    request_id: str
+    num_lost_tokens: int
+    """Computed tokens whose KV has to be computed again, or found in the prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +74,8 @@ class SchedulerOutput:
     block_copies: tuple[BlockCopy, ...] = ()
     dropped_request_ids: tuple[str, ...] = ()
     """Finished or preempted since the last step: the runner forgets their state first."""
+    preemptions: tuple[Preemption, ...] = ()
+    """For the log. To the runner they are dropped requests like any other."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:
