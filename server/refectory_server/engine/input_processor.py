@@ -1,0 +1,146 @@
+"""`InputProcessor`: from what a caller sends to token ids and parameters that the engine can take.
+
+Owns the checks that need the tokenizer or the runner's facts. Does not know HTTP. Every method may
+be called from any thread: a worker thread that encodes a long prompt holds no GIL meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from refectory_server.engine.sampling_defaults import SamplingDefaults, load_sampling_defaults
+from refectory_server.errors import InvalidRequest, PromptTooLong
+from refectory_server.runner.interface import RunnerFacts
+from refectory_server.sampling_params import SamplingParams
+from refectory_server.tokenizer.chat_template import ChatTemplate
+from refectory_server.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["InputProcessor", "SamplingDefaults", "load_sampling_defaults", "usable_tokens"]
+
+
+def usable_tokens(facts: RunnerFacts, watermark: float) -> int:
+    """Tokens that one request alone can keep in the KV cache: the watermark's blocks stay free."""
+    num_reserved_blocks = math.ceil(watermark * facts.num_blocks)
+    return (facts.num_blocks - num_reserved_blocks) * facts.block_size
+
+
+class InputProcessor:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate | None,
+        facts: RunnerFacts,
+        *,
+        usable_tokens: int,
+        default_sampling: SamplingDefaults,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.chat_template = chat_template
+        self.default_sampling = default_sampling
+        self._facts = facts
+        self._usable_tokens = usable_tokens
+
+    def encode_prompt(
+        self, text: str, *, add_special_tokens: bool = True, field: str = "prompt"
+    ) -> list[int]:
+        """Ids of a prompt; special tokens written out in it become their ids.
+
+        `field` is the text's name in the request. Raises `InvalidRequest` for text that has no
+        UTF-8 form.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            code = ord(text[error.start])
+            raise InvalidRequest(
+                f"{field} holds the lone surrogate U+{code:04X} at character {error.start}; "
+                "allowed is text that can be encoded as UTF-8",
+                field=field,
+            ) from error
+        return self.tokenizer.encode(text, add_special_tokens)
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], /, **template_kwargs: Any
+    ) -> list[int]:
+        """Ids of a conversation; `template_kwargs` as for `ChatTemplate.render`.
+
+        Nothing is added around the template's text: it writes the special tokens itself. Raises
+        `InvalidRequest` where the model has no chat template or it refuses the messages.
+        """
+        if self.chat_template is None:
+            raise InvalidRequest(
+                "this model has no chat template; use /v1/completions, or start the server with "
+                "--chat-template",
+                field="messages",
+            )
+        text = self.chat_template.render(messages, **template_kwargs)
+        return self.encode_prompt(text, add_special_tokens=False, field="messages")
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of ids, special tokens shown. Raises `InvalidRequest` for foreign ids."""
+        self._check_ids(token_ids, "tokens")
+        return self.tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def sampling_params(
+        self, requested: Mapping[str, Any], *, num_prompt_tokens: int
+    ) -> SamplingParams:
+        """`requested` (fields of `SamplingParams`; None is left out) over the model's defaults.
+
+        A default `max_tokens` shrinks to what the context leaves; one that was asked for does not.
+        """
+        merged = self.default_sampling.merged(requested)
+        if requested.get("max_tokens") is None and "max_tokens" in merged:
+            room = max(1, self._facts.max_model_len - num_prompt_tokens)
+            merged["max_tokens"] = min(merged["max_tokens"], room)
+        return SamplingParams(**merged)
+
+    def check(
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        prompt_field: str = "prompt",
+        max_tokens_field: str = "max_tokens",
+    ) -> None:
+        """Refuse what the engine could never finish. The fields are the caller's names.
+
+        Raises `InvalidRequest` (empty prompt, foreign id, too many tokens asked for) or
+        `PromptTooLong`, with the numbers.
+        """
+        num_prompt_tokens = len(prompt_token_ids)
+        if not num_prompt_tokens:
+            raise InvalidRequest(
+                f"{prompt_field} is empty; at least one token is needed", field=prompt_field
+            )
+        self._check_ids(prompt_token_ids, prompt_field)
+        max_model_len = self._facts.max_model_len
+        limit = min(max_model_len, self._usable_tokens)
+        if num_prompt_tokens + 1 > limit:
+            cause = (
+                f"the context is {max_model_len} tokens"
+                if limit == max_model_len
+                else f"the KV cache holds {self._usable_tokens} tokens"
+            )
+            raise PromptTooLong(
+                f"{prompt_field} has {num_prompt_tokens} tokens; at most {max(0, limit - 1)} are "
+                f"allowed: {cause}, one is kept for the output",
+                field=prompt_field,
+            )
+        room = max_model_len - num_prompt_tokens
+        if params.max_tokens is not None and params.max_tokens > room:
+            raise InvalidRequest(
+                f"{max_tokens_field} is {params.max_tokens}; allowed is [1, {room}]: the context "
+                f"is {max_model_len} tokens and {prompt_field} has {num_prompt_tokens}",
+                field=max_tokens_field,
+            )
+
+    def _check_ids(self, token_ids: Sequence[int], field: str) -> None:
+        vocab_size = self._facts.vocab_size
+        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+            foreign = next(i for i in token_ids if not 0 <= i < vocab_size)
+            raise InvalidRequest(
+                f"{field} holds the token id {foreign}; allowed is [0, {vocab_size - 1}]",
+                field=field,
+            )
