@@ -1,1 +1,17 @@
 """Chooses and loads the runner that a configuration asks for; the only importer of torch's road."""
+
+from __future__ import annotations
+
+from refectory_server.config import ServerConfig
+from refectory_server.runner.interface import ModelRunner, ReportProgress
+
+
+def load_runner(config: ServerConfig, report: ReportProgress) -> ModelRunner:
+    """A runner that is ready for its first step. Raises `StartupError`.
+
+    Torch is imported here and not with the module: the API process never pays for it.
+    """
+    report("import_torch", 0.0)
+    from refectory_server.runner.torch_model_runner import load_torch_runner
+
+    return load_torch_runner(config, report)

@@ -1,0 +1,112 @@
+"""How large the KV cache is, and its tensors.
+
+Sizing is bytes: what one block costs against what there is. Knows no requests; the scheduler
+knows only block ids.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from refectory_server.config import CacheConfig
+from refectory_server.errors import StartupError
+from refectory_server.models.decoder_spec import DecoderSpec
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MEMORY_SHARE = 0.4
+DEFAULT_MAX_BYTES = 4 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheSize:
+    """The pool in numbers."""
+
+    num_blocks: int
+    block_size: int
+    bytes_per_token: int
+    max_model_len: int
+    """Tokens a request can hold."""
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_blocks * self.block_size
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_tokens * self.bytes_per_token
+
+
+def kv_cache_size(
+    spec: DecoderSpec,
+    config: CacheConfig,
+    *,
+    element_bytes: int,
+    wanted_model_len: int | None,
+    memory_limit_bytes: int,
+) -> KVCacheSize:
+    """The pool that `config` and the memory allow.
+
+    wanted_model_len: --max-model-len; None: the model's own limit
+    Raises `StartupError`: `MaxModelLenTooLarge`, or `KVCacheTooSmall` where no block fits.
+    """
+    if wanted_model_len is not None and wanted_model_len > spec.max_position:
+        raise StartupError(
+            f"--max-model-len is {wanted_model_len}; the model allows [1, {spec.max_position}]",
+            reason="MaxModelLenTooLarge",
+        )
+    bytes_per_token = spec.num_layers * 2 * spec.kv_size * element_bytes
+    block_bytes = config.block_size * bytes_per_token
+    num_blocks = config.num_gpu_blocks_override
+    if num_blocks is None:
+        num_bytes = config.kv_cache_memory_bytes or min(
+            int(memory_limit_bytes * DEFAULT_MEMORY_SHARE), DEFAULT_MAX_BYTES
+        )
+        num_blocks = num_bytes // block_bytes
+        if num_blocks == 0:
+            raise StartupError(
+                f"the KV cache has {num_bytes} bytes, {block_bytes - num_bytes} too few for one "
+                f"block of {config.block_size} tokens; set --kv-cache-memory-bytes to at least "
+                f"{block_bytes}",
+                reason="KVCacheTooSmall",
+            )
+    max_model_len = wanted_model_len or spec.max_position
+    num_tokens = num_blocks * config.block_size
+    if num_tokens < max_model_len:
+        logger.warning(
+            "the KV cache holds %d tokens, fewer than max_model_len %d, which is lowered to "
+            "%d; --kv-cache-memory-bytes %d would hold them all",
+            num_tokens,
+            max_model_len,
+            num_tokens,
+            -(-max_model_len // config.block_size) * block_bytes,
+        )
+        max_model_len = num_tokens
+    return KVCacheSize(num_blocks, config.block_size, bytes_per_token, max_model_len)
+
+
+def allocate_kv_cache(spec: DecoderSpec, size: KVCacheSize, dtype: torch.dtype) -> torch.Tensor:
+    """[num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]; 2: keys, values.
+
+    Not filled: the pages are taken from the system only as blocks are used. No slot is read
+    before it is written. Raises `StartupError` where the memory cannot be had.
+    """
+    shape = (
+        spec.num_layers,
+        2,
+        size.num_blocks,
+        size.block_size,
+        spec.num_kv_heads,
+        spec.head_dim,
+    )
+    try:
+        return torch.empty(shape, dtype=dtype)
+    except RuntimeError as error:
+        raise StartupError(
+            f"cannot allocate {size.num_bytes} bytes for the KV cache; lower "
+            "--kv-cache-memory-bytes or --num-gpu-blocks-override",
+            reason="KVCacheTooLarge",
+        ) from error
