@@ -1,0 +1,69 @@
+"""The native library: finding it, loading it, and what it says about the processor.
+
+The library is optional (a build without a C++ compiler has none): then everything here returns
+None.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+LIBRARY_NAME = "librefectory_cpu.so"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuFeatures:
+    """Instruction sets that the processor has and the operating system lets us use.
+
+    The fields are in the order of the bits in the library's mask.
+    """
+
+    avx2: bool
+    fma: bool
+    f16c: bool
+    avx512f: bool
+    avx512bw: bool
+    avx512dq: bool
+    avx512vl: bool
+    avx512_vnni: bool
+    avx512_bf16: bool
+    avx512_fp16: bool
+    amx_tile: bool
+    amx_int8: bool
+    amx_bf16: bool
+    avx_vnni: bool
+
+    def __str__(self) -> str:
+        names = [field.name for field in fields(self) if getattr(self, field.name)]
+        return " ".join(names) or "none"
+
+
+def cpu_features() -> CpuFeatures | None:
+    """What the library found; None without the library."""
+    library = load_library()
+    if library is None:
+        return None
+    mask = library.refectory_cpu_features()
+    return CpuFeatures(*(bool(mask >> bit & 1) for bit in range(len(fields(CpuFeatures)))))
+
+
+@lru_cache(maxsize=1)
+def load_library() -> ctypes.CDLL | None:
+    """The library with its functions' types declared; None where it was not built."""
+    path = _find_library()
+    if path is None:
+        return None
+    library = ctypes.CDLL(str(path))
+    library.refectory_cpu_features.argtypes = []
+    library.refectory_cpu_features.restype = ctypes.c_uint32
+    return library
+
+
+def _find_library() -> Path | None:
+    """In an editable install it lies apart from the sources; both are on the package's path."""
+    resource = files("refectory_kernels").joinpath(LIBRARY_NAME)
+    return resource if isinstance(resource, Path) and resource.is_file() else None
