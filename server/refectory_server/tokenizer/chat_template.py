@@ -27,7 +27,7 @@ class ChatTemplate:
         self.source = source
         self._special_tokens = dict(special_tokens)
         try:
-            self._template = _SANDBOX.from_string(source)
+            self._template = _SANDBOX.compile_bounded(source)
         except TemplateSyntaxError as error:
             raise StartupError(
                 f"the chat template is not valid Jinja: line {error.lineno}: {error.message}",

@@ -11,62 +11,30 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import nodes
+from jinja2 import Template, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_WORK = 2_000_000
-"""Units for one rendering."""
-CHARS_PER_UNIT = 256
-ITEMS_PER_UNIT = 8
-MAX_CHARS = MAX_WORK * CHARS_PER_UNIT
-MAX_WIDTH = 10_000
-MAX_JSON_INDENT = 16
+from refectory_server.tokenizer.template_budget import (
+    Budget,
+    current_budget,
+    refuse_amplification,
+    refuse_oversized_power,
+    refuse_oversized_product,
+)
 
-_MAX_INT_BITS = 4096
-_TAKE_WIDTH = frozenset(
-    ["center", "ljust", "rjust", "zfill", "expandtabs", "indent", "batch", "slice"]
-)
-_WIDE_FORMAT = re.compile(
-    r"%(\([^)]*\))?[-+ #0-9.]*(\d{5}|\*)"  # %99999d, %*d
-    r"|\{[^{}]*:[^{}]*(\d{5}|\{)"  # {:99999}, {:{width}}
-)
+MAX_JSON_INDENT = 16
 
 
 class TemplateRaised(Exception):
     """The template called `raise_exception`."""
-
-
-class _Budget:
-    """Work left for one rendering."""
-
-    def __init__(self) -> None:
-        self._left = MAX_WORK
-
-    def charge(self, units: int) -> None:
-        self._left -= units
-        if self._left < 0:
-            raise SecurityError("the template does too much work (endless loop or oversized text)")
-
-    def charge_value(self, value: Any) -> None:
-        """Pay for having read or made `value`."""
-        if isinstance(value, str):
-            self.charge(len(value) // CHARS_PER_UNIT)
-        elif isinstance(value, list | tuple | dict | range):
-            self.charge(len(value) // ITEMS_PER_UNIT)
-        elif isinstance(value, int) and value.bit_length() > _MAX_INT_BITS:
-            raise SecurityError("the template computes an oversized number")
-
-
-_budget: ContextVar[_Budget] = ContextVar("template_budget")
-"""Of the rendering in this thread. Filters and `concat` get no other handle on it."""
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
@@ -79,6 +47,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[loopcontrols, GenerationBlock],
+            finalize=_charge_output,
             cache_size=0,
         )
         for name in ("lipsum", "cycler", "joiner"):
@@ -86,49 +55,52 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
         self.filters["tojson"] = _to_json
+        self.filters["join"] = _bounded_join
         self.filters["_bounded_loop"] = _bounded_loop
         self.filters["_bounded_concat"] = _bounded_concat
         for name, function in self.filters.items():
             self.filters[name] = _charged(name, function)
 
-    def render_bounded(self, source: Any, variables: dict[str, Any]) -> str:
-        """Render a compiled template within a fresh budget."""
-        token = _budget.set(_Budget())
-        try:
-            return str(source.render(variables))
-        finally:
-            _budget.reset(token)
+    def compile_bounded(self, source: str) -> Template:
+        """Compile within a budget: constant expressions are computed here."""
+        with _fresh_budget():
+            return self.from_string(source)
+
+    def render_bounded(self, template: Template, variables: dict[str, Any]) -> str:
+        """Render within a budget."""
+        with _fresh_budget():
+            return template.render(variables)
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
-        text = "".join(pieces)
-        _budget.get().charge_value(text)
-        return text
+        return current_budget.get().join(pieces)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        budget = _budget.get()
+        budget = current_budget.get()
         budget.charge(1)
-        if isinstance(__obj, LoopContext) and args:  # a recursive loop goes down
-            args = (_bounded_loop(args[0]), *args[1:])
         # Jinja hands out `str.format` wrapped in its own check.
         method = getattr(__obj, "__wrapped__", __obj)
         owner = getattr(method, "__self__", None)
         budget.charge_value(owner)
         if isinstance(owner, str):
-            _refuse_amplification(method.__name__, owner, args, kwargs)
+            refuse_amplification(method.__name__, owner, args, kwargs)
+        if args and isinstance(__obj, LoopContext):  # a recursive loop goes down
+            args = (budget.paid(args[0]), *args[1:])
+        elif args and isinstance(owner, str) and method.__name__ == "join":
+            args = (budget.paid(args[0], owner),)
         result = super().call(__context, __obj, *args, **kwargs)
         budget.charge_value(result)
         return result
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "*":
-            _check_product(left, right)
-        elif operator == "**" and _bits(left) * max(_as_int(right), 1) > _MAX_INT_BITS:
-            raise SecurityError("the template computes an oversized number")
+            refuse_oversized_product(left, right)
+        elif operator == "**":
+            refuse_oversized_power(left, right)
         elif operator == "%" and isinstance(left, str):
-            _refuse_amplification("format", left, (right,), {})
+            refuse_amplification("format", left, (right,), {})
         result = super().call_binop(context, operator, left, right)
-        _budget.get().charge_value(result)
+        current_budget.get().charge_value(result)
         return result
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -171,15 +143,35 @@ def _without_concat(node: nodes.Node) -> nodes.Node:
     return node
 
 
+@contextmanager
+def _fresh_budget() -> Iterator[None]:
+    token = current_budget.set(Budget())
+    try:
+        yield
+    finally:
+        current_budget.reset(token)
+
+
+def _charge_output(value: Any) -> Any:
+    """Called by Jinja for each value that is written out."""
+    if not isinstance(value, str):
+        current_budget.get().charge_tree(value)
+    return value
+
+
 def _bounded_loop(items: Iterable[Any]) -> Iterator[Any]:
-    budget = _budget.get()
-    for item in items:
-        budget.charge(1)
-        yield item
+    return current_budget.get().paid(items)
 
 
 def _bounded_concat(pieces: list[Any]) -> str:
-    return "".join(map(str, pieces))
+    return current_budget.get().join(str(_charge_output(piece)) for piece in pieces)
+
+
+def _bounded_join(items: Iterable[Any], d: str = "") -> str:
+    """Jinja's `join` for one argument; `map(attribute=…)` before it replaces the other."""
+    separator = str(d)
+    paid = current_budget.get().paid(map(str, items), separator)
+    return separator.join(paid)
 
 
 def _charged(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -188,62 +180,18 @@ def _charged(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)  # keeps what tells Jinja which hidden argument to pass
     def charged(*args: Any, **kwargs: Any) -> Any:
-        budget = _budget.get()
+        budget = current_budget.get()
         budget.charge(1)
         hidden, (value, *rest) = args[:num_hidden], args[num_hidden:]
         budget.charge_value(value)
-        _refuse_amplification(name, value, rest, kwargs)
+        refuse_amplification(name, value, rest, kwargs)
         if isinstance(value, Iterator):
-            value = _bounded_loop(value)
+            value = budget.paid(value)
         result = function(*hidden, value, *rest, **kwargs)
         budget.charge_value(result)
         return result
 
     return charged
-
-
-def _refuse_amplification(
-    name: str, value: Any, args: Iterable[Any], kwargs: dict[str, Any]
-) -> None:
-    """Refuse, before the memory is taken, what makes a long text of short ones."""
-    arguments = [*args, *kwargs.values()]
-    if name in _TAKE_WIDTH and any(_as_int(a) > MAX_WIDTH for a in arguments):
-        raise SecurityError(f"a width given to {name} is larger than {MAX_WIDTH}")
-    if name in ("format", "format_map") and isinstance(value, str) and _WIDE_FORMAT.search(value):
-        raise SecurityError("a width in a format string is too large")
-    texts = [a for a in arguments if isinstance(a, str)]
-    longest = max(map(len, texts), default=0)
-    num_places = 0
-    if name == "replace" and texts:
-        text = str(value)
-        num_places = text.count(texts[0]) if texts[0] else len(text) + 1
-    elif name == "join":
-        # The method is called on the separator, the filter on the items.
-        items = arguments[0] if isinstance(value, str) and arguments and not texts else value
-        longest = max(longest, len(value) if isinstance(value, str) else 0)
-        num_places = len(items) if hasattr(items, "__len__") else MAX_WIDTH
-    elif name == "indent":
-        num_places = str(value).count("\n") + 1
-        longest = max([longest, *map(_as_int, arguments)])
-    if num_places * longest > MAX_CHARS:
-        raise SecurityError(f"{name} would make an oversized text")
-
-
-def _check_product(left: Any, right: Any) -> None:
-    for value, times in ((left, right), (right, left)):
-        is_oversized = isinstance(value, str | list | tuple) and (
-            len(value) * _as_int(times) > MAX_WORK
-        )
-        if is_oversized:
-            raise SecurityError("the template multiplies a text or list to an oversized one")
-
-
-def _as_int(value: Any) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _bits(value: Any) -> int:
-    return value.bit_length() if isinstance(value, int) else 0
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -266,6 +214,7 @@ def _to_json(
     """JSON as the models were trained on it: no HTML escapes, unlike Jinja's own filter."""
     if indent is not None and indent > MAX_JSON_INDENT:
         raise SecurityError(f"tojson's indent is {indent}; at most {MAX_JSON_INDENT} is allowed")
+    current_budget.get().charge_tree(value)
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
