@@ -1,0 +1,65 @@
+"""`create_app`: routes and middlewares around one engine.
+
+There is no module-level app: a process may hold several.
+"""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import FastAPI
+
+from refectory_server import __version__
+from refectory_server.api.auth import AuthMiddleware, load_api_keys
+from refectory_server.api.error_handlers import UnexpectedErrorMiddleware, add_error_handlers
+from refectory_server.api.in_flight import InFlightMiddleware
+from refectory_server.api.lifecycle import Lifecycle
+from refectory_server.api.request_id import RequestIdMiddleware
+from refectory_server.api.routes_openai import OpenAIRoutes
+from refectory_server.api.routes_ops import OpsRoutes
+from refectory_server.api.service import Service, served_model_names
+from refectory_server.api.sse import StreamTimes
+from refectory_server.config import ServerConfig
+from refectory_server.engine.async_engine import AsyncEngine
+from refectory_server.metrics import ServerMetrics
+
+
+def create_app(
+    engine: AsyncEngine,
+    config: ServerConfig,
+    metrics: ServerMetrics,
+    lifecycle: Lifecycle,
+    *,
+    times: StreamTimes | None = None,
+) -> FastAPI:
+    """The app; it answers at once, also while the engine is still loading.
+
+    `times` are for tests. Raises `StartupError` for an unusable `--api-key-file`.
+    """
+    service = Service(
+        engine=engine,
+        config=config,
+        metrics=metrics,
+        lifecycle=lifecycle,
+        model_names=served_model_names(config.model),
+        created=int(time.time()),
+        times=times or StreamTimes(),
+    )
+    metrics.configure(config)
+    app = FastAPI(
+        title="Refectory",
+        version=__version__,
+        # Bodies are parsed by hand (limits, strictness), so a generated schema would be empty.
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.include_router(OpenAIRoutes(service).router())
+    app.include_router(OpsRoutes(service).router())
+    add_error_handlers(app)
+    # The last one added is the outermost: ids go onto refusals too, and refusals are not counted.
+    app.add_middleware(UnexpectedErrorMiddleware)
+    if keys := load_api_keys(config.api):
+        app.add_middleware(AuthMiddleware, keys=keys)
+    app.add_middleware(InFlightMiddleware, lifecycle=lifecycle, on_rejected=metrics.on_rejected)
+    app.add_middleware(RequestIdMiddleware)
+    return app

@@ -1,0 +1,291 @@
+"""Wire models of the requests: what a client may send and what this server acts on.
+
+Owns types and shapes; ranges of sampling are `SamplingParams`' own. Knows no engine. Types are
+strict ("1" is no number, true is no integer); null means absent wherever a field has a default.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from refectory_server.api.wording import unknown_field_message
+
+MAX_INT32 = 2**31 - 1
+DEFAULT_COMPLETION_TOKENS = 16
+"""`max_tokens` of /v1/completions where the request has none, as in OpenAI's API."""
+MAX_TEMPLATE_KWARGS_DEPTH = 16
+RESERVED_TEMPLATE_KWARGS = frozenset(
+    {"messages", "add_generation_prompt", "continue_final_message", "tools"}
+)
+TEXT_TAG, LIST_TAG = "<text>", "<list>"
+"""Union tags: pydantic puts them into error locations, `parsing` takes them out again."""
+
+
+class RequestModel(BaseModel):
+    """Strict, and no field unheard of."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+    droppable: ClassVar[frozenset[str]] = frozenset()
+    """Unsupported fields that are allowed when null or an empty list."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, value: Any) -> Any:
+        # Not pydantic's own check: it would collect one error for each of a million names.
+        if not isinstance(value, dict):
+            return value
+        for name, item in value.items():
+            if name not in cls.model_fields and (
+                name not in cls.droppable or (item is not None and item != [])
+            ):
+                message = unknown_field_message(name, cls.model_fields)
+                raise PydanticCustomError(
+                    "unknown_field", "{text}", {"text": message, "name": name}
+                )
+        return value
+
+
+def _text_or_list(value: object) -> str:
+    return LIST_TAG if isinstance(value, list) else TEXT_TAG
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _as_single_prompt(value: object) -> object:
+    """Unpack a list of one prompt, whether that is a string or token ids."""
+    if isinstance(value, list) and value and isinstance(value[0], str | list):
+        if len(value) > 1:
+            raise PydanticCustomError(
+                "too_many_prompts",
+                "has {count} prompts; one prompt a request is allowed",
+                {"count": len(value)},
+            )
+        return value[0]
+    return value
+
+
+def _check_template_kwargs(value: dict[str, Any]) -> dict[str, Any]:
+    for name in value:
+        if name in RESERVED_TEMPLATE_KWARGS:
+            raise PydanticCustomError(
+                "reserved", "may not hold {name}: the request's own field says it", {"name": name}
+            )
+    return _check_depth(value)
+
+
+def _check_depth(value: dict[str, Any]) -> dict[str, Any]:
+    """Templates walk their arguments recursively."""
+    level: list[Any] = [value]
+    for _ in range(MAX_TEMPLATE_KWARGS_DEPTH):
+        level = [item for parent in level for item in _children(parent)]
+        if not level:
+            return value
+    raise PydanticCustomError(
+        "too_deep", "is nested more than {limit} deep", {"limit": MAX_TEMPLATE_KWARGS_DEPTH}
+    )
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
+# A list ends at its first bad item: pydantic would collect one error for each of millions.
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+StopStrings = Annotated[list[str], Field(fail_fast=True), BeforeValidator(_as_list)]
+TemplateKwargs = Annotated[dict[str, Any], AfterValidator(_check_template_kwargs)]
+Prompt = Annotated[
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[TokenIds, Field(min_length=1), Tag(LIST_TAG)],
+    Discriminator(_text_or_list),
+    BeforeValidator(_as_single_prompt),
+]
+
+
+class StreamOptions(RequestModel):
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+    continuous_usage_stats: Literal[False] | None = None
+
+
+class GenerationRequest(RequestModel):
+    """Fields that both generation routes honour."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: StopStrings | None = None
+    stop_token_ids: TokenIds | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    priority: Annotated[int, Field(ge=-MAX_INT32 - 1, le=MAX_INT32)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+
+    @model_validator(mode="after")
+    def _check_stream_options(self) -> GenerationRequest:
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError(
+                "needs_stream", "stream_options is only allowed with stream: true"
+            )
+        return self
+
+    @property
+    def includes_usage(self) -> bool:
+        """The stream shall end with a usage chunk."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+class TextPart(RequestModel):
+    type: Literal["text"]
+    text: str
+
+
+MessageContent = Annotated[
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[TextPart], Field(fail_fast=True), Tag(LIST_TAG)],
+    Discriminator(_text_or_list),
+]
+
+
+class ChatMessage(RequestModel):
+    # Clients send answers back as they got them.
+    droppable = frozenset(
+        {
+            "annotations",
+            "audio",
+            "function_call",
+            "reasoning",
+            "reasoning_content",
+            "refusal",
+            "tool_calls",
+        }
+    )
+    role: Literal["system", "developer", "user", "assistant"]
+    content: MessageContent
+    name: str | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates read it: text content, and no role but the usual three."""
+        content = self.content
+        if isinstance(content, list):
+            content = "\n".join(part.text for part in content)
+        role = "system" if self.role == "developer" else self.role
+        message = {"role": role, "content": content}
+        return message if self.name is None else message | {"name": self.name}
+
+
+Messages = Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
+
+
+class TemplateFields(RequestModel):
+    """How messages become a prompt."""
+
+    add_generation_prompt: bool | None = None
+    """Default: true, unless the final message is to be continued."""
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
+
+    @property
+    def adds_generation_prompt(self) -> bool:
+        if self.add_generation_prompt is None:
+            return not self.continue_final_message
+        return self.add_generation_prompt
+
+
+class ChatCompletionRequest(GenerationRequest, TemplateFields):
+    messages: Messages
+    max_completion_tokens: int | None = None
+
+    @model_validator(mode="after")
+    def _check_token_limits(self) -> ChatCompletionRequest:
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            raise PydanticCustomError(
+                "two_limits",
+                "max_tokens is {old} and max_completion_tokens is {new}; "
+                "give one of them, or the same value",
+                {"old": self.max_tokens, "new": self.max_completion_tokens},
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_continuation(self) -> ChatCompletionRequest:
+        check_continuation(self, self.messages)
+        return self
+
+
+class CompletionRequest(GenerationRequest):
+    prompt: Prompt
+
+
+class TokenizeRequest(TemplateFields):
+    """A prompt or messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool | None = None
+    """Default: true for a prompt, false for messages (the template writes them)."""
+    return_token_strs: Literal[False] | None = None
+
+    @model_validator(mode="after")
+    def _check_one_input(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise PydanticCustomError("one_input", "give either prompt or messages")
+        if self.messages is not None:
+            if self.add_special_tokens:
+                raise PydanticCustomError(
+                    "template_adds",
+                    "add_special_tokens is true; with messages the template writes them, "
+                    "only false is allowed",
+                )
+            check_continuation(self, self.messages)
+            return self
+        for name in TemplateFields.model_fields:
+            if getattr(self, name) is not None:
+                raise PydanticCustomError(
+                    "needs_messages", "{name} is only allowed with messages", {"name": name}
+                )
+        return self
+
+
+class DetokenizeRequest(RequestModel):
+    model: str | None = None
+    tokens: TokenIds
+
+
+def check_continuation(fields: TemplateFields, messages: list[ChatMessage]) -> None:
+    if not fields.continue_final_message:
+        return
+    if fields.add_generation_prompt:
+        raise PydanticCustomError(
+            "two_endings",
+            "continue_final_message and add_generation_prompt are both true; only one is allowed",
+        )
+    if messages[-1].role != "assistant":
+        raise PydanticCustomError(
+            "no_continuation",
+            "continue_final_message is true, but the final message's role is {role}; "
+            "it must be assistant",
+            {"role": messages[-1].role},
+        )

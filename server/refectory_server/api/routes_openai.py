@@ -1,0 +1,128 @@
+"""OpenAI's routes: chat, completions, models. Parse, ask the engine, answer.
+
+Owns the order of the checks and the choice between a stream and a whole answer. Does not know
+status codes (`error_handlers`), shapes (`answers`) or how a stream is kept alive (`sse`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from refectory_server.api.answers import (
+    Answer,
+    AnswerHead,
+    ChatAnswer,
+    CompletionAnswer,
+    frames,
+)
+from refectory_server.api.body import read_json_object
+from refectory_server.api.error_handlers import error_event
+from refectory_server.api.generation import collect, prepare
+from refectory_server.api.parsing import parse_generation
+from refectory_server.api.protocol import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationRequest,
+)
+from refectory_server.api.racing import race, raise_when_disconnected, raise_when_stopped
+from refectory_server.api.request_id import engine_request_id
+from refectory_server.api.responses import ModelCard, ModelList, json_response
+from refectory_server.api.service import Service
+from refectory_server.api.sse import EventStream
+from refectory_server.engine.async_engine import TextDelta
+
+
+class OpenAIRoutes:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def router(self) -> APIRouter:
+        router = APIRouter()
+        add = router.add_api_route
+        add("/v1/chat/completions", self.chat_completions, methods=["POST"])
+        add("/v1/completions", self.completions, methods=["POST"])
+        add("/v1/models", self.models, methods=["GET"])
+        add("/v1/models/{name:path}", self.model, methods=["GET"])
+        return router
+
+    async def chat_completions(self, request: Request) -> Response:
+        return await self._generate(request, ChatCompletionRequest, ChatAnswer, "chatcmpl")
+
+    async def completions(self, request: Request) -> Response:
+        return await self._generate(request, CompletionRequest, CompletionAnswer, "cmpl")
+
+    async def models(self) -> Response:
+        return json_response(ModelList(data=[self._card(n) for n in self._service.model_names]))
+
+    async def model(self, name: str) -> Response:
+        return json_response(self._card(self._service.model_name(name)))
+
+    async def _generate(
+        self,
+        request: Request,
+        request_class: type[GenerationRequest],
+        make_answer: Callable[[AnswerHead], Answer],
+        id_prefix: str,
+    ) -> Response:
+        service = self._service
+
+        async def begin() -> tuple[GenerationRequest, AsyncGenerator[TextDelta, None]]:
+            wire = parse_generation(request_class, await read_json_object(request))
+            service.model_name(wire.model)
+            return wire, await self._start(wire, request_id)
+
+        request_id = engine_request_id(request, id_prefix)
+        wire, deltas = await race(begin(), raise_when_stopped(service.lifecycle))
+        answer = make_answer(
+            AnswerHead(
+                id=request_id,
+                created=int(time.time()),
+                model=service.model_name(wire.model),
+                includes_usage=wire.includes_usage,
+            )
+        )
+        if wire.stream:
+            return EventStream(
+                frames(answer, deltas),
+                service.lifecycle,
+                error_event=error_event,
+                times=service.times,
+            )
+        whole = await race(
+            collect(deltas),
+            raise_when_disconnected(request.receive),
+            raise_when_stopped(service.lifecycle),
+        )
+        return json_response(answer.whole(whole))
+
+    async def _start(
+        self, wire: GenerationRequest, request_id: str
+    ) -> AsyncGenerator[TextDelta, None]:
+        """The engine's deltas, not yet begun: reading the first one hands the request over."""
+        processor = self._service.input_processor()
+        max_model_len = self._service.engine.facts.max_model_len
+        # In a thread: long prompts take long, and everyone else's tokens pass through this loop.
+        prompt_token_ids, params = await asyncio.to_thread(
+            prepare, wire, processor, max_model_len=max_model_len
+        )
+        return self._service.engine.generate(
+            prompt_token_ids,
+            params,
+            request_id=request_id,
+            priority=wire.priority or 0,
+            cache_salt=wire.cache_salt,
+        )
+
+    def _card(self, name: str) -> ModelCard:
+        return ModelCard(
+            id=name,
+            created=self._service.created,
+            root=self._service.model_names[0],
+            max_model_len=self._service.max_model_len,
+        )

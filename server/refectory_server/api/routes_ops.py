@@ -1,0 +1,116 @@
+"""Routes for operators, probes and routers: health, readiness, load, metrics, tokens.
+
+`/health` and `/ready` differ on purpose: a server that loads or drains is alive and not ready.
+Knows no generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from refectory_server import __version__
+from refectory_server.api.body import read_json_object
+from refectory_server.api.generation import encode_messages
+from refectory_server.api.parsing import parse
+from refectory_server.api.protocol import DetokenizeRequest, TokenizeRequest
+from refectory_server.api.responses import (
+    DetokenizeResponse,
+    LoadResponse,
+    ReadyResponse,
+    TokenizeResponse,
+    json_response,
+)
+from refectory_server.api.service import Service
+from refectory_server.engine.client import EngineState
+from refectory_server.engine.input_processor import InputProcessor
+from refectory_server.metrics import num_waiting
+
+
+class OpsRoutes:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def router(self) -> APIRouter:
+        router = APIRouter()
+        add = router.add_api_route
+        add("/health", self.health, methods=["GET", "HEAD"])
+        add("/ready", self.ready, methods=["GET", "HEAD"])
+        add("/load", self.load, methods=["GET"])
+        add("/version", self.version, methods=["GET"])
+        add("/metrics", self.metrics, methods=["GET"])
+        add("/tokenize", self.tokenize, methods=["POST"])
+        add("/detokenize", self.detokenize, methods=["POST"])
+        return router
+
+    async def health(self) -> Response:
+        """Alive; says nothing of readiness. Answered off the engine."""
+        engine = self._service.engine
+        timeout_s = self._service.config.api.watchdog_timeout
+        is_dead = engine.status.state is EngineState.DEAD
+        is_stuck = engine.seconds_without_progress() > timeout_s
+        return Response(status_code=503 if is_dead or is_stuck else 200)
+
+    async def ready(self) -> Response:
+        status = self._service.engine.status
+        if status.state is EngineState.DEAD:
+            body = ReadyResponse(phase="dead", message=status.message or status.reason)
+        elif self._service.lifecycle.is_draining:
+            body = ReadyResponse(phase="draining")
+        elif status.state is EngineState.LOADING:
+            body = ReadyResponse(phase=status.phase, progress=status.progress)
+        else:
+            return self._ready_response(ReadyResponse(phase="ready"), 200)
+        return self._ready_response(body, 503)
+
+    async def load(self) -> Response:
+        engine = self._service.engine
+        return json_response(
+            LoadResponse(
+                in_flight=self._service.lifecycle.num_in_flight,
+                waiting=num_waiting(engine),
+                running=engine.stats.num_running,
+                kv_cache_usage=engine.stats.kv_cache_usage,
+                draining=self._service.lifecycle.is_draining,
+                max_num_seqs=self._service.config.scheduler.max_num_seqs,
+            )
+        )
+
+    async def version(self) -> Response:
+        return json_response(f'{{"version":"{__version__}"}}')
+
+    async def metrics(self) -> Response:
+        metrics = self._service.metrics
+        metrics.refresh(self._service.engine, is_draining=self._service.lifecycle.is_draining)
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def tokenize(self, request: Request) -> Response:
+        wire = parse(TokenizeRequest, await read_json_object(request))
+        self._service.model_name(wire.model)
+        processor = self._service.input_processor()
+        tokens = await asyncio.to_thread(_tokenize, wire, processor)
+        max_model_len = self._service.engine.facts.max_model_len
+        return json_response(
+            TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=max_model_len)
+        )
+
+    async def detokenize(self, request: Request) -> Response:
+        wire = parse(DetokenizeRequest, await read_json_object(request))
+        self._service.model_name(wire.model)
+        processor = self._service.input_processor()
+        text = await asyncio.to_thread(processor.detokenize, wire.tokens)
+        return json_response(DetokenizeResponse(prompt=text))
+
+    def _ready_response(self, body: ReadyResponse, status_code: int) -> Response:
+        return json_response(body.model_dump_json(exclude_none=True), status_code)
+
+
+def _tokenize(wire: TokenizeRequest, processor: InputProcessor) -> list[int]:
+    adds = wire.add_special_tokens
+    if wire.prompt is not None:
+        return processor.encode_prompt(wire.prompt, add_special_tokens=adds is not False)
+    return encode_messages(wire.messages or [], wire, processor)

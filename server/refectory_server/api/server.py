@@ -1,0 +1,220 @@
+"""`HttpServer`: the port, the signals, and the orderly end of the HTTP side.
+
+Owns the listening socket and uvicorn's event loop task; moves the `Lifecycle`. Does not know
+routes or the engine.
+
+How it ends, and its exit code:
+- SIGTERM, or `drain()`: /ready turns 503, the listener stays open, what arrives is served with
+  `Connection: close` until shortly before the end of --shutdown-timeout; over when nothing has
+  been in flight for a second: 0. What is unfinished at the deadline gets an error: 0 as well, the
+  drain took its time as told.
+- A second SIGTERM: stop at once, in-flight requests get an error: 143 (128 + signal number).
+- SIGINT, at any time: the same, 130.
+- `stop(exit_code)`: the same, with the caller's code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from refectory_server.api.lifecycle import QUIET_S, Lifecycle, Phase
+from refectory_server.api.sse import ABORT_EXTENSION
+from refectory_server.config import ApiConfig
+from refectory_server.errors import StartupError
+
+logger = logging.getLogger(__name__)
+
+SERVING_TICK_S = 1.0
+"""uvicorn's own bookkeeping (the Date header) needs no more while serving."""
+DRAINING_TICK_S = 0.1
+FLUSH_S = 2.0
+"""For last bytes on their way to slow readers, once everything else is over."""
+KEEP_ALIVE_S = 75.0
+"""Longer than the 60 s of common load balancers, so that those close idle connections first."""
+BACKLOG = 2048
+
+
+class HttpServer:
+    """One app on one port.
+
+    `bind`, then `serve` in the event loop that the app's engine lives in (made by uvloop for
+    speed); `drain` and `stop` from that loop at any time.
+    """
+
+    def __init__(self, app: ASGIApp, config: ApiConfig, lifecycle: Lifecycle) -> None:
+        self._config = config
+        self._lifecycle = lifecycle
+        self._socket: socket.socket | None = None
+        self._exit_code = 0
+        self._wake_up = asyncio.Event()
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                http=_Protocol,
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                log_level="warning",
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=int(KEEP_ALIVE_S),
+                timeout_graceful_shutdown=int(FLUSH_S),
+            ),
+            self._run_until_over,
+        )
+
+    @property
+    def port(self) -> int:
+        """The port bound, also where the configuration says 0."""
+        if self._socket is None:
+            raise RuntimeError("bind() comes before port")
+        return int(self._socket.getsockname()[1])
+
+    def bind(self) -> None:
+        """Open the port. Raises `StartupError` in one line that names host, port and flag."""
+        host, port = self._config.host, self._config.port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise StartupError(
+                    f"port {port} on {host} is in use by another program; "
+                    "choose another with --port",
+                    reason="PortInUse",
+                ) from error
+            raise StartupError(
+                f"cannot listen on {host} port {port} (--host, --port): {error.strerror or error}",
+                reason="CannotListen",
+            ) from error
+
+    async def serve(self, *, handle_signals: bool = True) -> int:
+        """Serve until drained or stopped; returns the process's exit code.
+
+        Call `bind` first. With `handle_signals`, SIGTERM and SIGINT are taken over meanwhile
+        (main thread only).
+        """
+        if self._socket is None:
+            raise RuntimeError("bind() comes before serve()")
+        with self._signals() if handle_signals else contextlib.nullcontext():
+            await self._server.serve(sockets=[self._socket])
+        return self._exit_code
+
+    def handle_signal(self, number: signal.Signals) -> None:
+        if number is signal.SIGTERM and self._lifecycle.phase is Phase.SERVING:
+            logger.info(
+                "SIGTERM: draining %d requests, up to %g s",
+                self._lifecycle.num_in_flight,
+                self._config.shutdown_timeout,
+            )
+            self.drain()
+        else:
+            logger.warning("%s: stopping at once", number.name)
+            self.stop(128 + number)
+
+    def drain(self) -> None:
+        """Finish what is in flight, then leave. No effect when already on the way out."""
+        self._lifecycle.drain()
+        self._wake_up.set()
+
+    def stop(self, exit_code: int) -> None:
+        """Fail what is in flight and leave. The first call's code counts."""
+        if self._lifecycle.phase is not Phase.STOPPING:
+            self._exit_code = exit_code
+            self._lifecycle.stop()
+            self._wake_up.set()
+
+    async def _run_until_over(self) -> None:
+        while self._lifecycle.phase is Phase.SERVING:
+            await self._tick(SERVING_TICK_S)
+        if self._lifecycle.phase is Phase.DRAINING:
+            await self._drain()
+        await self._fail_the_rest()
+
+    async def _drain(self) -> None:
+        loop = asyncio.get_running_loop()
+        # Not at once: a connection that has been quiet this long is idle, while one that was
+        # answered a moment ago may have its next request on the way.
+        closing = loop.call_later(QUIET_S, self._close_idle_connections)
+        while self._lifecycle.phase is Phase.DRAINING:
+            if self._lifecycle.is_drained:
+                break
+            if self._lifecycle.is_overdue:
+                logger.warning(
+                    "--shutdown-timeout is over: %d requests are cut off",
+                    self._lifecycle.num_in_flight,
+                )
+                break
+            await self._tick(DRAINING_TICK_S)
+        closing.cancel()
+
+    async def _fail_the_rest(self) -> None:
+        """Tell the requests still in flight, and give their last bytes a moment."""
+        self._lifecycle.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                while self._lifecycle.num_in_flight:
+                    await asyncio.sleep(0.01)
+
+    async def _tick(self, seconds: float) -> None:
+        await self._server.on_tick(0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake_up.wait()
+        self._wake_up.clear()
+
+    def _close_idle_connections(self) -> None:
+        for connection in tuple(self._server.server_state.connections):
+            # A connection without a cycle has not sent its first request yet, but may be about to.
+            if connection.cycle is not None:  # type: ignore[union-attr]
+                connection.shutdown()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("signals can be handled in the main thread only")
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        for number in numbers:
+            loop.add_signal_handler(number, self.handle_signal, number)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling and with our main loop."""
+
+    def __init__(self, config: uvicorn.Config, run_until_over: Any) -> None:
+        super().__init__(config)
+        self._run_until_over = run_until_over
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        await self._run_until_over()
+
+
+class _Protocol(HttpToolsProtocol):
+    """httptools' HTTP/1.1, which also lets a response drop its connection."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort}  # type: ignore[dict-item]
