@@ -61,10 +61,11 @@ def load_sampling_defaults(files: ModelFiles, mode: Literal["auto", "vllm"]) -> 
     path = files.path / "generation_config.json"
     if mode == "vllm" or files.is_gguf or not path.is_file():
         return SamplingDefaults()
+    config = _read(path)
     values = {
-        field: _number(path, key, value)
+        field: _number(path, key, config[key])
         for key, field in _FIELD_BY_KEY.items()
-        if (value := _read(path).get(key)) is not None
+        if config.get(key) is not None
     }
     try:
         SamplingParams(**values)
@@ -89,9 +90,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _number(path: Path, key: str, value: Any) -> Any:
-    kinds = int if _FIELD_BY_KEY[key] in _INTEGERS else int | float
-    if not isinstance(value, kinds) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise _invalid(f"{path}: {key} is {value!r}, not a number")
+    if _FIELD_BY_KEY[key] in _INTEGERS and not isinstance(value, int):
+        raise _invalid(f"{path}: {key} is {value!r}, not an integer")
     return value
 
 

@@ -93,7 +93,10 @@ def test_join_and_other_filters() -> None:
 
 def test_text_parts_are_joined_by_newlines() -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": None}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": None},
+    ]
     source = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
     assert render(source, messages) == "[one\ntwo][]"
     assert render(source, [{"role": "user", "content": []}, {"role": "tool"}]) == "[][]"
@@ -200,9 +203,8 @@ def test_continuing_excludes_a_new_turn() -> None:
 
 
 def test_a_request_cannot_replace_the_messages() -> None:
-    assert render("{{ messages[0].content }}", messages_note="x") == "Hi"
-    template = ChatTemplate("{{ messages[0].content }}", {})
-    assert template.render([USER], **{"messages": [{"content": "other"}]}) == "Hi"
+    kwargs: dict[str, Any] = {"messages": [{"content": "other"}]}
+    assert ChatTemplate("{{ messages[0].content }}", {}).render([USER], **kwargs) == "Hi"
 
 
 def test_messages_are_not_changed_by_rendering() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from refectory_server.models.source import ModelFiles
+from refectory_server.tokenizer.load import load_chat_template
 from refectory_server.tokenizer.tokenizer import HFTokenizer
 
 TEXTS = [
@@ -132,3 +133,71 @@ def test_bytes_that_the_vocabulary_lacks(embedded_tokenizer: HFTokenizer) -> Non
     singles = {embedded_tokenizer.token_bytes(i) for i in range(embedded_tokenizer.vocab_size)}
     lacking = {byte for byte in range(256) if bytes([byte]) not in singles}
     assert lacking == {4, 6, 0x13, 0x14, 0x16, 0x1D, 0xC0, 0xC1, 0xF1, 0xF2, *range(0xF5, 0x100)}
+
+
+CHAT_TEMPLATES = [
+    None,
+    """{{ bos_token }}{% for m in messages %}
+  {% if m.role == 'user' %}
+[INST] {{ m.content | trim }} [/INST]
+  {% else %}
+{{ m['content'] + eos_token }}
+  {% endif %}
+{% endfor %}""",
+    """{%- set ns = namespace(found=false) %}
+{%- for m in messages[::-1] %}
+    {%- if not ns.found and m.role == 'user' %}
+        {%- set ns.found = true %}{{ '<' ~ loop.index0 ~ '>' }}
+    {%- endif %}
+{{ m | tojson }}{{- '\n' if not loop.last }}
+{%- endfor %}
+{%- if add_generation_prompt %}>>{% endif %}""",
+    """{% macro turn(m) %}{{ m.role | upper }}: {{ caller() }}{% endmacro %}
+{% for m in messages if m.content %}
+{% call turn(m) %}{{ m.content.split(' ') | join('_') }}{% endcall %};
+{% endfor %}""",
+]
+
+CONVERSATION = [
+    {"role": "user", "content": " What is <b>1 + 1</b>? "},
+    {"role": "assistant", "content": "It is 2. "},
+    {"role": "user", "content": "Grüße & 'quotes'"},
+]
+
+
+@pytest.mark.parametrize("source", CHAT_TEMPLATES)
+@pytest.mark.parametrize("add_generation_prompt", [True, False])
+def test_chats_render_as_the_reference(
+    source: str | None,
+    add_generation_prompt: bool,
+    embedded_files: ModelFiles,
+    embedded_tokenizer: HFTokenizer,
+    reference: Any,
+) -> None:
+    template = load_chat_template(embedded_files, source, embedded_tokenizer.special_tokens)
+    assert template is not None
+    rendered = template.render(CONVERSATION, add_generation_prompt=add_generation_prompt)
+    assert rendered == reference.apply_chat_template(
+        CONVERSATION,
+        chat_template=source,
+        add_generation_prompt=add_generation_prompt,
+        tokenize=False,
+    )
+
+
+@pytest.mark.parametrize("source", CHAT_TEMPLATES[:2])
+@pytest.mark.parametrize("content", ["It is", "It is ", " It is\n", "user"])
+def test_open_chats_render_as_the_reference(
+    source: str | None,
+    content: str,
+    embedded_files: ModelFiles,
+    embedded_tokenizer: HFTokenizer,
+    reference: Any,
+) -> None:
+    template = load_chat_template(embedded_files, source, embedded_tokenizer.special_tokens)
+    assert template is not None
+    messages = [CONVERSATION[0], {"role": "assistant", "content": content}]
+    rendered = template.render(messages, add_generation_prompt=False, continue_final_message=True)
+    assert rendered == reference.apply_chat_template(
+        messages, chat_template=source, continue_final_message=True, tokenize=False
+    )
