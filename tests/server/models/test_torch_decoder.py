@@ -1,0 +1,90 @@
+"""Float32 logits within 1e-4 of transformers', for every shape of the family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from refectory_kernels.attention_metadata import build_attention_metadata
+from refectory_server.models.hf_config import read_hf_config
+from refectory_server.models.registry import read_decoder_spec
+from refectory_server.models.source import resolve_model
+from refectory_server.models.torch_decoder import TorchDecoder
+from refectory_server.models.weights import load_weights
+from refectory_server.testing.tiny_llama import TinyPair, make_tiny_llama
+
+BLOCK_SIZE = 8
+TOKENS = [(11 * i * i + 5 * i + 1) % 131 for i in range(37)]
+
+
+def load_decoder(folder: Path) -> TorchDecoder:
+    files = resolve_model(str(folder))
+    spec = read_decoder_spec(read_hf_config(files))
+    weights = load_weights(files, spec, torch.float32, lambda phase, progress: None)
+    decoder = TorchDecoder(spec, weights)
+    assert weights == {}
+    return decoder
+
+
+@torch.inference_mode()
+def decoder_logits(decoder: TorchDecoder, token_ids: list[int], chunk: int) -> torch.Tensor:
+    """Logits after every token, `chunk` tokens a forward pass: [num_tokens, vocab_size]."""
+    spec = decoder.spec
+    num_blocks = -(-len(token_ids) // BLOCK_SIZE)
+    table = torch.arange(num_blocks).flip(0)
+    kv_cache = torch.full(
+        (spec.num_layers, 2, num_blocks, BLOCK_SIZE, spec.num_kv_heads, spec.head_dim),
+        float("nan"),
+    )
+    logits = []
+    for start in range(0, len(token_ids), chunk):
+        end = min(start + chunk, len(token_ids))
+        metadata = build_attention_metadata(
+            [end - start], [end], [table], BLOCK_SIZE, torch.float32
+        )
+        hidden = decoder.forward(
+            torch.tensor(token_ids[start:end]), torch.arange(start, end), kv_cache, metadata
+        )
+        logits.append(decoder.compute_logits(hidden))
+    return torch.cat(logits)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        {"tie_word_embeddings": True},
+        {"attention_bias": True, "mlp_bias": True},
+        {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 72},
+        {"num_attention_heads": 5, "num_key_value_heads": 5, "hidden_size": 40},
+        {"num_attention_heads": 7, "num_key_value_heads": 1, "hidden_size": 56, "head_dim": 10},
+        {"num_hidden_layers": 1, "rms_norm_eps": 1e-2},
+        {"rope_parameters": {"rope_theta": 123_456.0, "rope_type": "default"}},
+    ],
+    ids=str,
+)
+def test_logits_equal_transformers(overrides: dict[str, Any], tmp_path: Path) -> None:
+    pair = TinyPair(tmp_path, make_tiny_llama(tmp_path, **overrides))
+
+    logits = decoder_logits(load_decoder(tmp_path), TOKENS, chunk=13)
+
+    torch.testing.assert_close(logits, pair.logits(TOKENS), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 8, 37])
+def test_chunks_do_not_change_the_logits(tiny_pair: TinyPair, chunk: int) -> None:
+    logits = decoder_logits(load_decoder(tiny_pair.folder), TOKENS, chunk)
+
+    torch.testing.assert_close(logits, tiny_pair.logits(TOKENS), rtol=1e-4, atol=1e-4)
+
+
+def test_sharded_checkpoint(tmp_path: Path) -> None:
+    pair = TinyPair(tmp_path, make_tiny_llama(tmp_path, max_shard_size="60KB"))
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+
+    logits = decoder_logits(load_decoder(tmp_path), TOKENS, chunk=37)
+
+    torch.testing.assert_close(logits, pair.logits(TOKENS), rtol=1e-4, atol=1e-4)
