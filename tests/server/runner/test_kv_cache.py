@@ -1,0 +1,123 @@
+"""Sizes to the byte, and the messages where they do not suffice."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from refectory_server.config import CacheConfig
+from refectory_server.errors import StartupError
+from refectory_server.models.decoder_spec import DecoderSpec, RopeSpec
+from refectory_server.runner.kv_cache import KVCacheSize, allocate_kv_cache, kv_cache_size
+
+SPEC = DecoderSpec(
+    architecture="LlamaForCausalLM",
+    vocab_size=49152,
+    hidden_size=576,
+    num_layers=30,
+    num_heads=9,
+    num_kv_heads=3,
+    head_dim=64,
+    intermediate_size=1536,
+    norm_eps=1e-5,
+    rope=RopeSpec(theta=1e5),
+    max_position=8192,
+)
+TOKEN_BYTES = 30 * 2 * 3 * 64 * 4
+BLOCK_BYTES = 16 * TOKEN_BYTES
+GIB = 2**30
+
+
+def size_of(
+    config: CacheConfig | None = None,
+    *,
+    wanted_model_len: int | None = None,
+    memory_limit_bytes: int = 8 * GIB,
+    element_bytes: int = 4,
+) -> KVCacheSize:
+    return kv_cache_size(
+        SPEC,
+        config or CacheConfig(),
+        element_bytes=element_bytes,
+        wanted_model_len=wanted_model_len,
+        memory_limit_bytes=memory_limit_bytes,
+    )
+
+
+def test_default_is_two_fifths_of_the_limit() -> None:
+    size = size_of(memory_limit_bytes=5 * GIB)
+
+    assert size == KVCacheSize(2 * GIB // BLOCK_BYTES, 16, TOKEN_BYTES, 8192)
+    assert size.num_bytes <= 2 * GIB < size.num_bytes + BLOCK_BYTES
+
+
+def test_default_is_four_gib_at_most() -> None:
+    assert size_of(memory_limit_bytes=512 * GIB).num_blocks == 4 * GIB // BLOCK_BYTES
+
+
+def test_half_the_element_size_doubles_the_blocks() -> None:
+    config = CacheConfig(kv_cache_memory_bytes=BLOCK_BYTES * 600)
+
+    assert size_of(config, element_bytes=2).num_blocks == 1200
+
+
+def test_bytes_flag_and_blocks_flag() -> None:
+    by_bytes = CacheConfig(kv_cache_memory_bytes=BLOCK_BYTES * 600 + 5)
+    by_blocks = CacheConfig(kv_cache_memory_bytes=1, num_gpu_blocks_override=700)
+
+    assert size_of(by_bytes).num_blocks == 600
+    assert size_of(by_blocks).num_blocks == 700
+
+
+def test_small_pool_lowers_max_model_len(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        size = size_of(CacheConfig(kv_cache_memory_bytes=BLOCK_BYTES * 100))
+
+    assert (size.num_blocks, size.max_model_len) == (100, 1600)
+    assert caplog.messages == [
+        "the KV cache holds 1600 tokens, fewer than max_model_len 8192, which is lowered to 1600; "
+        f"--kv-cache-memory-bytes {512 * BLOCK_BYTES} would hold them all"
+    ]
+
+
+def test_max_model_len_flag_that_fits_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    size = size_of(CacheConfig(kv_cache_memory_bytes=BLOCK_BYTES * 100), wanted_model_len=1600)
+
+    assert size.max_model_len == 1600
+    assert caplog.messages == []
+
+
+def test_max_model_len_beyond_the_model() -> None:
+    with pytest.raises(StartupError) as caught:
+        size_of(wanted_model_len=8193)
+
+    assert caught.value.reason == "MaxModelLenTooLarge"
+    assert str(caught.value) == "--max-model-len is 8193; the model allows [1, 8192]"
+
+
+def test_not_even_one_block() -> None:
+    with pytest.raises(StartupError) as caught:
+        size_of(CacheConfig(kv_cache_memory_bytes=BLOCK_BYTES - 1))
+
+    assert caught.value.reason == "KVCacheTooSmall"
+    assert str(caught.value) == (
+        f"the KV cache has {BLOCK_BYTES - 1} bytes, 1 too few for one block of 16 tokens; "
+        f"set --kv-cache-memory-bytes to at least {BLOCK_BYTES}"
+    )
+
+
+def test_tensor_has_one_slot_a_token() -> None:
+    cache = allocate_kv_cache(SPEC, KVCacheSize(5, 16, TOKEN_BYTES // 2, 80), torch.bfloat16)
+
+    assert cache.shape == (30, 2, 5, 16, 3, 64)
+    assert cache.nbytes == 5 * BLOCK_BYTES // 2
+
+
+def test_memory_that_cannot_be_had() -> None:
+    size = KVCacheSize(2**40, 16, TOKEN_BYTES, 8192)
+
+    with pytest.raises(StartupError, match=f"cannot allocate {size.num_bytes} bytes") as caught:
+        allocate_kv_cache(SPEC, size, torch.float32)
+    assert caught.value.reason == "KVCacheTooLarge"
