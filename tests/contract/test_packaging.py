@@ -85,8 +85,9 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `pip install` builds on this machine."""
-    return build_wheel(sdist, tmp_path_factory.mktemp("wheel"))
+    """What `pip install` builds on this machine; here a compiler's warning is an error."""
+    strict = "cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON"
+    return build_wheel(sdist, tmp_path_factory.mktemp("wheel"), "-C", strict)
 
 
 @pytest.fixture(scope="module")
