@@ -21,8 +21,11 @@ __all__ = ["InputProcessor", "SamplingDefaults", "load_sampling_defaults", "usab
 
 
 def usable_tokens(facts: RunnerFacts, watermark: float) -> int:
-    """Tokens that one request alone can keep in the KV cache: the watermark's blocks stay free."""
-    num_reserved_blocks = math.ceil(watermark * facts.num_blocks)
+    """Tokens that one request alone can keep in the KV cache.
+
+    The watermark's blocks stay free, but one block at least is usable: as at admission.
+    """
+    num_reserved_blocks = min(math.ceil(watermark * facts.num_blocks), facts.num_blocks - 1)
     return (facts.num_blocks - num_reserved_blocks) * facts.block_size
 
 
@@ -48,8 +51,17 @@ class InputProcessor:
         """Ids of a prompt; special tokens written out in it become their ids.
 
         `field` is the text's name in the request. Raises `InvalidRequest` for text that has no
-        UTF-8 form.
+        UTF-8 form, and `PromptTooLong` without encoding it where it cannot fit the context: some
+        megabytes would keep a thread busy for seconds.
         """
+        max_chars = self._facts.max_model_len * self.tokenizer.max_chars_per_token
+        if len(text) > max_chars:
+            raise PromptTooLong(
+                f"{field} has {len(text)} characters; at most {max_chars} are allowed: the context "
+                f"is {self._facts.max_model_len} tokens, and no token has more than "
+                f"{self.tokenizer.max_chars_per_token} characters",
+                field=field,
+            )
         try:
             text.encode()
         except UnicodeEncodeError as error:

@@ -33,6 +33,7 @@ class ByteTokenizer:
     special_token_ids = frozenset(range(256, vocab_size))
     special_tokens: Mapping[str, str] = {"eos_token": EOS_TOKEN}
     num_leading_spaces = 0
+    max_chars_per_token = max(map(len, SPECIAL_TOKENS))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         ids: list[int] = []

@@ -46,6 +46,11 @@ class Tokenizer(Protocol):
         """Spaces that the start of a text loses when it is decoded (sentencepiece's prefix)."""
         ...
 
+    @property
+    def max_chars_per_token(self) -> int:
+        """Characters of a text that one token can stand for: longer texts need more tokens."""
+        ...
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The ids of `text`. Special tokens written out in it become their ids."""
         ...
@@ -67,6 +72,10 @@ def decode_tokens(tokenizer: Tokenizer, ids: Iterable[int], skip_special_tokens:
     )
     num_spaces = len(text) - len(text.lstrip(" "))
     return text[min(num_spaces, tokenizer.num_leading_spaces) :]
+
+
+_MAX_COMPOSED_CHARS = 4
+"""Unicode normalisation makes at most so many characters one (alpha and three marks)."""
 
 
 class HFTokenizer:
@@ -92,7 +101,12 @@ class HFTokenizer:
             for token_id, token in backend.get_added_tokens_decoder().items()
             if token.special
         )
-        self.vocab_size = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        vocab = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size = 1 + max(vocab.values(), default=-1)
+        # A token is never written with fewer characters than the text it stands for.
+        self.max_chars_per_token = max(map(len, vocab), default=1) * (
+            1 if backend.normalizer is None else _MAX_COMPOSED_CHARS
+        )
         self.num_leading_spaces = spelling.num_leading_spaces
         self.bos_token_id = self._id_of("bos_token")
         self.eos_token_id = self._id_of("eos_token")

@@ -53,7 +53,7 @@ def refusal(prompt_token_ids: list[int], usable: int = 1584, **params: Any) -> I
 
 @pytest.mark.parametrize(
     ("num_blocks", "watermark", "expected"),
-    [(100, 0.01, 1584), (100, 0.0, 1600), (101, 0.01, 1584), (1, 0.01, 0), (10, 0.5, 80)],
+    [(100, 0.01, 1584), (100, 0.0, 1600), (101, 0.01, 1584), (1, 0.01, 16), (10, 0.5, 80)],
 )
 def test_usable_tokens_leave_the_watermark_free(
     num_blocks: int, watermark: float, expected: int
@@ -104,6 +104,20 @@ def test_text_without_a_utf8_form_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="messages holds the lone surrogate") as caught:
         input_processor().encode_chat([{"role": "user", "content": "\ud83d"}])
     assert caught.value.field == "messages"
+
+
+def test_text_far_beyond_the_context_is_refused_before_it_is_encoded() -> None:
+    class Refusing(ByteTokenizer):
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            raise AssertionError("encoded")
+
+    with pytest.raises(PromptTooLong) as caught:
+        input_processor(tokenizer=Refusing()).encode_prompt("a" * 833)
+    assert str(caught.value) == (
+        "prompt has 833 characters; at most 832 are allowed: the context is 64 tokens, "
+        "and no token has more than 13 characters"
+    )
+    assert len(input_processor().encode_prompt("<|endoftext|>" * 64)) == 64
 
 
 def test_detokenize_shows_special_tokens() -> None:

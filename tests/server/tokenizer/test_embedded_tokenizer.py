@@ -116,6 +116,7 @@ def test_facts_of_the_vocabulary(embedded_tokenizer: HFTokenizer) -> None:
         "pad_token": "<|im_end|>",
     }
     assert embedded_tokenizer.num_leading_spaces == 0
+    assert embedded_tokenizer.max_chars_per_token == 81
 
 
 def test_token_bytes(embedded_tokenizer: HFTokenizer) -> None:
