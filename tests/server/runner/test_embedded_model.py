@@ -16,13 +16,12 @@ from refectory_server.testing.step_driver import StepDriver
 # "Write a short story about a lighthouse." in the model's chat template
 PROMPT = [1, 4093, 198, 19161, 253, 1890, 1977, 563, 253, 33059, 30, 2, 198, 1, 520, 9531, 198]
 # "The sun had set on a stormy night, casting a dappled gloom over the crumbling lighthouse ..."
+# fmt: off
 ANSWER = [
-    int(token_id)
-    for token_id in (
-        "504 2388 761 932 335 253 43471 3163 28 17462 253 287 1207 1007 1074 6364 690 260 1650 "
-        "20987 33059 335 260 4051 282 260 6125 15911 30 378 2139 282 935"
-    ).split()
+    504, 2388, 761, 932, 335, 253, 43471, 3163, 28, 17462, 253, 287, 1207, 1007, 1074, 6364, 690,
+    260, 1650, 20987, 33059, 335, 260, 4051, 282, 260, 6125, 15911, 30, 378, 2139, 282, 935,
 ]
+# fmt: on
 # "The capital of France is"
 BARE_PROMPT = [504, 3575, 282, 4649, 314]
 
