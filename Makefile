@@ -99,11 +99,11 @@ endef
 
 # A development installation is a server installation too: it satisfies both stamps.
 $(SERVER_INSTALLED): $(INSTALL_INPUTS) | $(VENV)/.created
-	$(call install,the server (with torch and its CUDA libraries about 3 GB; once),server)
+	$(call install,the server (the first time with torch and its CUDA libraries: about 3 GB),server)
 	@touch $@
 	@echo "refectory: installed"
 
 $(DEV_INSTALLED): $(INSTALL_INPUTS) | $(VENV)/.created
-	$(call install,the server and the tools (with torch and its CUDA libraries about 3 GB; once),dev)
+	$(call install,the server and the tools (the first time with torch and its CUDA libraries: about 3 GB),dev)
 	@touch $(SERVER_INSTALLED) $@
 	@echo "refectory: installed"
