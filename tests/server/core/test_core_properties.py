@@ -187,7 +187,7 @@ class CoreMachine(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         self.now += seconds
 
-    def abort_some(self, data: st.DataObject) -> None:
+    def abort_some(self, data: st.DataObject) -> list[str]:
         choices = st.sampled_from([None, None, None, *sorted(self.live)])
         drawn = data.draw(st.lists(choices, max_size=2), label="aborted")
         ids = [request_id for request_id in drawn if request_id is not None]
@@ -195,6 +195,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert [update.request_id for update in updates] == list(dict.fromkeys(ids))
         assert all(update.finish_reason is FinishReason.ABORT for update in updates)
         self.hear(updates)
+        return ids
 
     @precondition(lambda self: self.live)
     @rule(num_steps=st.integers(1, 12))
@@ -217,7 +218,8 @@ class CoreMachine(RuleBasedStateMachine):
         if scheduled:
             failing = data.draw(st.lists(st.sampled_from(scheduled), max_size=1), label="failing")
         runner_output = self.runner.execute_model(output, failing)
-        self.abort_some(data)
+        for request_id in dict.fromkeys(self.abort_some(data)):
+            self.add_one(make_request(request_id, [3] * 5, arrival_time=self.now))
         self.scheduler.check_integrity()
         self.hear(self.scheduler.update_from_output(output, runner_output))
 
