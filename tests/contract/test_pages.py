@@ -1,4 +1,4 @@
-"""The commands that people are told to type: make's, and those of README.md and docs/.
+"""The pages people read: the commands they are told to type, make's own, and the links.
 
 A command in a fenced shell block must be one that a test or CI runs; PROVEN says where.
 """
@@ -18,7 +18,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 
 PROVEN = {
     "make check": ".ci/run",
-    "make help": "tests/contract/test_commands.py",
+    "make help": "tests/contract/test_pages.py",
     "make serve": "tests/server/test_readme.py",
     "make test": ".ci/run",
 }
@@ -39,6 +39,10 @@ def make(*arguments: str) -> str:
     done = run_make(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def documented_commands(text: str) -> list[str]:
@@ -147,9 +151,8 @@ make nothing
 
 
 def test_documented_commands_are_run_by_a_test_or_ci() -> None:
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
     documented = {
-        command: page.name for page in pages for command in documented_commands(page.read_text())
+        command: page.name for page in pages() for command in documented_commands(page.read_text())
     }
     unproven = {
         command: page
@@ -164,8 +167,19 @@ def test_documented_commands_are_run_by_a_test_or_ci() -> None:
 
 def test_documented_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z][a-z0-9-]*):", MAKEFILE, re.M))
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
     named = {
-        name for page in pages for name in re.findall(r"`make ([a-z][a-z0-9-]*)", page.read_text())
+        name
+        for page in pages()
+        for name in re.findall(r"`make ([a-z][a-z0-9-]*)", page.read_text())
     }
     assert named <= targets
+
+
+def test_links_between_pages_and_files_resolve() -> None:
+    broken = [
+        f"{page.name}: {target}"
+        for page in pages()
+        for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
