@@ -28,6 +28,14 @@ class SlotAllocation:
 _UNCHANGED = SlotAllocation()
 
 
+def watermark_blocks(num_blocks: int, watermark: float) -> int:
+    """Blocks that admission leaves free, for the running requests to grow into.
+
+    Rounded up, but of a single block nothing can be kept, or nothing could ever run.
+    """
+    return min(math.ceil(watermark * num_blocks), num_blocks - 1)
+
+
 class KVCacheManager:
     """Block tables of the running requests, over one pool.
 
@@ -56,12 +64,11 @@ class KVCacheManager:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
-        # Of a single block nothing can be kept free, or nothing could ever run.
-        self.num_watermark_blocks = min(math.ceil(watermark * num_blocks), num_blocks - 1)
-        """Blocks that admission leaves free, for the running requests to grow into."""
+        self.num_watermark_blocks = watermark_blocks(num_blocks, watermark)
         self.num_prefix_query_tokens = 0
-        """Tokens of all first admissions; of them, found in the cache:"""
+        """Tokens of all first admissions; readmitted and forked requests do not count."""
         self.num_prefix_hit_tokens = 0
+        """Of those, found in the cache."""
         self._tables: dict[str, BlockTable] = {}
 
     @property
