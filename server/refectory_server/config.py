@@ -158,6 +158,10 @@ class ApiConfig(_Checked):
     )
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "How much to log.")
 
+    @property
+    def has_keys(self) -> bool:
+        return bool(self.api_key or self.api_key_file)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -20,7 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from refectory_server.testing.server_process import ServerProcess, free_port, server_process
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
+# The openai client insists on a model; a null is a request without one.
+NO_MODEL: Any = None
 
 
 @pytest.fixture(scope="module")
@@ -52,26 +55,23 @@ def test_the_capital_of_france_by_curl(server: ServerProcess) -> None:
     assert choice["finish_reason"] == "stop"
 
 
-@pytest.mark.parametrize("model", ["smollm2", None])
-def test_the_capital_of_france_by_the_openai_client(
-    client: openai.OpenAI, model: str | None
-) -> None:
-    # The client insists on a model; a null is a request without one.
+@pytest.mark.parametrize("model", ["smollm2", NO_MODEL])
+def test_the_capital_of_france_by_the_openai_client(client: openai.OpenAI, model: Any) -> None:
     answer = client.chat.completions.create(
         model=model,
         messages=QUESTION,
         temperature=0,
-        max_tokens=20,  # type: ignore[arg-type]
+        max_tokens=20,
     )
     assert "Paris" in (answer.choices[0].message.content or "")
     assert answer.model == "smollm2"
 
 
-@pytest.mark.parametrize("model", ["smollm2", None])
-def test_the_capital_of_france_streaming(client: openai.OpenAI, model: str | None) -> None:
+@pytest.mark.parametrize("model", ["smollm2", NO_MODEL])
+def test_the_capital_of_france_streaming(client: openai.OpenAI, model: Any) -> None:
     stream = client.chat.completions.create(
-        model=model,  # type: ignore[arg-type]
-        messages=QUESTION,  # type: ignore[arg-type]
+        model=model,
+        messages=QUESTION,
         temperature=0,
         max_tokens=20,
         stream=True,

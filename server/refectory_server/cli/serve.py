@@ -54,10 +54,13 @@ def serve(**values: Any) -> None:
         raise click.UsageError(str(error)) from error
     configure_logging(config.api.log_level)
     # After parsing: `--help` and a wrong flag are answered without the web framework's import.
+    import uvloop
+
     from refectory_server.cli.run_server import run_server
 
     try:
-        sys.exit(asyncio.run(run_server(config)))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            sys.exit(runner.run(run_server(config)))
     except StartupError as error:
         click.echo(f"refectory: {error}", err=True)
         sys.exit(1)

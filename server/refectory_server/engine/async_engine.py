@@ -74,6 +74,7 @@ class AsyncEngine:
         self._streams: dict[str, OutputStream] = {}
         self._last_progress_time = 0.0
         self._settled = asyncio.Event()
+        self._died = asyncio.Event()
         self._preparation: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -83,6 +84,11 @@ class AsyncEngine:
     async def wait_until_settled(self) -> EngineStatus:
         """Wait until the engine is READY or DEAD."""
         await self._settled.wait()
+        return self._status
+
+    async def wait_until_dead(self) -> EngineStatus:
+        """Wait until the engine is DEAD; a `shutdown` on purpose does not count."""
+        await self._died.wait()
         return self._status
 
     async def shutdown(self) -> None:
@@ -227,6 +233,8 @@ class AsyncEngine:
         self._observer.on_status(status)
         if status.state is not EngineState.LOADING:
             self._settled.set()
+        if status.state is EngineState.DEAD:
+            self._died.set()
 
     def _fail_streams(self, message: str) -> None:
         streams, self._streams = self._streams, {}

@@ -28,7 +28,6 @@ from refectory_server.engine.messages import (
 )
 from refectory_server.errors import StartupError
 from refectory_server.log import configure_logging
-from refectory_server.runner.interface import ModelRunner
 from refectory_server.runner.load import load_runner
 
 logger = logging.getLogger(__name__)
@@ -47,6 +46,7 @@ class Phases:
         now = time.monotonic()
         if phase != self._current:
             self.finish()
+            logger.info("%s", phase.replace("_", " "))
             self._current, self._started = phase, now
         self._channel.send(StartupProgress(phase, progress, now))
 
@@ -100,7 +100,10 @@ def run_engine(channel: Channel, config: ServerConfig) -> None:
     core = EngineCore.build(
         runner, config.scheduler, enable_prefix_caching=config.cache.enable_prefix_caching
     )
-    _log_ready(runner, phases.seconds)
+    logger.info(
+        "engine ready: %s",
+        ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in phases.seconds.items()),
+    )
     # What is loaded stays: keep the collector from walking it again and again.
     gc.collect()
     gc.freeze()
@@ -110,24 +113,6 @@ def run_engine(channel: Channel, config: ServerConfig) -> None:
             core.handle(message)
         if core.has_work:
             channel.send(core.step())
-
-
-def _log_ready(runner: ModelRunner, seconds: dict[str, float]) -> None:
-    facts = runner.facts
-    num_tokens = facts.num_blocks * facts.block_size
-    logger.info("runner: %s", facts.description)
-    logger.info(
-        "KV cache: %d blocks of %d tokens (%d tokens, %d bytes each): "
-        "%.1f requests of max_model_len %d at once",
-        facts.num_blocks,
-        facts.block_size,
-        num_tokens,
-        facts.kv_bytes_per_token,
-        num_tokens / facts.max_model_len,
-        facts.max_model_len,
-    )
-    phases = ", ".join(f"{phase} {spent:.1f} s" for phase, spent in seconds.items())
-    logger.info("engine ready: %s", phases)
 
 
 def read_config(stream_fd: int) -> ServerConfig:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from refectory_server.core.request import FinishReason
-from refectory_server.core.scheduler import RequestUpdate
+from refectory_server.core.request_update import RequestUpdate
 from refectory_server.core.stats import SchedulerStats
 from refectory_server.runner.interface import RunnerFacts
 from refectory_server.sampling_params import SamplingParams

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from refectory_server.config import ServerConfig
 from refectory_server.runner.interface import ModelRunner, ReportProgress
 
@@ -12,6 +14,9 @@ def load_runner(config: ServerConfig, report: ReportProgress) -> ModelRunner:
     Torch is imported here and not with the module: the API process never pays for it.
     """
     report("import_torch", 0.0)
+    # OpenMP threads that spin at a barrier fight for the core with whoever else wants it: with a
+    # busy neighbour a decode step took ten times as long as with this short spin, read at import.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     from refectory_server.runner.torch_model_runner import load_torch_runner
 
     return load_torch_runner(config, report)

@@ -1,0 +1,218 @@
+"""Greedy ids of the embedded model in float32 equal transformers' own, however we batch.
+
+transformers loads the same GGUF file by its own code and generates each prompt alone. Where its
+two best logits are nearer than `TIE`, either may win by rounding: there the comparison goes on
+from transformers' choice (teacher forcing). Everywhere else the ids must be equal.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+import transformers
+
+from refectory_server.config import ModelConfig, SchedulerConfig, ServerConfig
+from refectory_server.core.kv_cache_manager import KVCacheManager
+from refectory_server.core.scheduler import Scheduler
+from refectory_server.engine.engine_core import EngineCore
+from refectory_server.engine.messages import AddRequest
+from refectory_server.models.source import ModelFiles, resolve_model
+from refectory_server.runner.interface import ModelRunner
+from refectory_server.runner.load import load_runner
+from refectory_server.sampling_params import SamplingParams
+from refectory_server.tokenizer.load import load_chat_template, load_tokenizer
+
+SEED = 20_240_613
+NUM_PROMPTS = 20
+NUM_TOKENS = 12
+TIE = 0.001
+TEXT = (
+    "the river house a green under why seven count list bread write poem about winter morning "
+    "explain how engines work and light falls between old trees Paris number code python "
+    "function return value ünïcode naïve 12 2048 3.14 what who where ? ! , . ( ) \n"
+)
+WORDS = TEXT.split(" ")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One prompt and what transformers makes of it."""
+
+    prompt: list[int]
+    tokens: list[int]
+    margins: list[float]
+    """Distance of the two best logits at each token."""
+
+
+@pytest.fixture(scope="module")
+def files() -> ModelFiles:
+    return resolve_model("embedded://smollm2-135m")
+
+
+@pytest.fixture(scope="module")
+def prompts(files: ModelFiles) -> list[list[int]]:
+    """Chat prompts of 5 to 900 tokens of user text, the lengths spread evenly."""
+    print(f"prompts drawn from seed {SEED}")
+    rng = random.Random(SEED)
+    tokenizer = load_tokenizer(files)
+    template = load_chat_template(files, None, tokenizer.special_tokens)
+    assert template is not None
+    drawn = []
+    for i in range(NUM_PROMPTS):
+        num_wanted = 5 + (900 - 5) * i // (NUM_PROMPTS - 1)
+        text = ""
+        while len(tokenizer.encode(text)) < num_wanted:
+            text += " " + rng.choice(WORDS)
+        messages = [{"role": "user", "content": text.strip()}]
+        drawn.append(tokenizer.encode(template.render(messages), add_special_tokens=False))
+    rng.shuffle(drawn)
+    return drawn
+
+
+@pytest.fixture(scope="module")
+def references(files: ModelFiles, prompts: list[list[int]]) -> list[Reference]:
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        files.path.parent, gguf_file=files.path.name, dtype=torch.float32
+    ).eval()
+    references = []
+    for prompt in prompts:
+        output = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            do_sample=False,
+            max_new_tokens=NUM_TOKENS,
+            output_logits=True,
+            return_dict_in_generate=True,
+            pad_token_id=0,
+        )
+        best = [torch.topk(logits[0].float(), 2).values for logits in output.logits]
+        references.append(
+            Reference(
+                prompt,
+                output.sequences[0, len(prompt) :].tolist(),
+                [float(top[0] - top[1]) for top in best],
+            )
+        )
+    return references
+
+
+@pytest.fixture(scope="module")
+def runner() -> ModelRunner:
+    return load_runner(ServerConfig(model=ModelConfig(dtype="float32")), lambda *_: None)
+
+
+class Engine:
+    """The real core and runner, stepped by hand."""
+
+    def __init__(
+        self, runner: ModelRunner, *, num_blocks: int | None = None, chunk: int = 2048
+    ) -> None:
+        facts = runner.facts
+        config = SchedulerConfig(max_num_batched_tokens=chunk, max_num_seqs=min(chunk, 128))
+        self._kv_cache_manager = KVCacheManager(
+            num_blocks=num_blocks or facts.num_blocks,
+            block_size=facts.block_size,
+            enable_prefix_caching=True,
+            watermark=config.watermark,
+        )
+        self.scheduler = Scheduler(
+            config,
+            self._kv_cache_manager,
+            max_model_len=facts.max_model_len,
+            eos_token_ids=facts.eos_token_ids,
+        )
+        self._core = EngineCore(self.scheduler, runner)
+        self._num_added = 0
+        self.num_cached_tokens = 0
+
+    def generate(self, prompts: Sequence[list[int]], num_tokens: Sequence[int]) -> list[list[int]]:
+        """The output ids of all prompts, added at once in the order given."""
+        ids = []
+        for prompt, count in zip(prompts, num_tokens, strict=True):
+            params = SamplingParams(temperature=0, max_tokens=count)
+            request_id = f"r{self._num_added}"
+            self._num_added += 1
+            ids.append(request_id)
+            self._core.handle(AddRequest(request_id, prompt, params, seed=0, arrival_time=0.0))
+        tokens: dict[str, list[int]] = {request_id: [] for request_id in ids}
+        while self._core.has_work:
+            for output in self._core.step().outputs:
+                assert output.message is None, output
+                tokens[output.request_id] += output.new_token_ids
+                if output.finish_reason is not None:
+                    self.num_cached_tokens += output.num_cached_tokens
+            self._core.check_integrity()
+        return [tokens[request_id] for request_id in ids]
+
+
+def assert_equal(engine: Engine, references: Sequence[Reference]) -> None:
+    """Ids equal the references'; past a tie the rest is compared from transformers' choice."""
+    starts = [0] * len(references)
+    pending = list(range(len(references)))
+    while pending:
+        outputs = engine.generate(
+            [references[i].prompt + references[i].tokens[: starts[i]] for i in pending],
+            [len(references[i].tokens) - starts[i] for i in pending],
+        )
+        diverged = []
+        for i, output in zip(pending, outputs, strict=True):
+            wanted = references[i].tokens[starts[i] :]
+            if output == wanted:
+                continue
+            at = next(
+                k for k, pair in enumerate(zip(output, wanted, strict=False)) if len(set(pair)) == 2
+            )
+            margin = references[i].margins[starts[i] + at]
+            assert margin < TIE, (i, starts[i] + at, margin, output, wanted)
+            starts[i] += at + 1
+            if starts[i] < len(references[i].tokens):
+                diverged.append(i)
+        pending = diverged
+
+
+def test_all_at_once_then_again_from_the_prefix_cache(
+    runner: ModelRunner, references: list[Reference]
+) -> None:
+    engine = Engine(runner)
+    assert_equal(engine, references)
+    num_cold = engine.num_cached_tokens
+    assert_equal(engine, references)
+    block_size = runner.facts.block_size
+    num_reusable = sum((len(r.prompt) - 1) // block_size * block_size for r in references)
+    assert engine.num_cached_tokens - num_cold >= num_reusable
+
+
+@pytest.mark.parametrize("chunk", [16, 64])
+def test_in_chunks(runner: ModelRunner, references: list[Reference], chunk: int) -> None:
+    assert_equal(Engine(runner, chunk=chunk), references)
+
+
+def test_in_a_pool_so_small_that_requests_are_preempted(
+    runner: ModelRunner, references: list[Reference]
+) -> None:
+    # Admission reserves prompts, so it is the outputs that must not fit: short prompts whose
+    # last block is nearly full, each of which grows by a block.
+    short = [r for r in references if len(r.prompt) <= 400]
+    block_size = runner.facts.block_size
+    num_prompt_blocks = sum(-(-len(r.prompt) // block_size) for r in short)
+    engine = Engine(runner, num_blocks=num_prompt_blocks + 2)
+    assert_equal(engine, short)
+    assert engine.scheduler.stats().num_preemptions > 0
+
+
+def test_thirty_two_at_once_in_random_order(
+    runner: ModelRunner, references: list[Reference]
+) -> None:
+    rng = random.Random(SEED)
+    chosen = [rng.choice(references) for _ in range(32)]
+    assert_equal(Engine(runner), chosen)
+
+
+def test_one_at_a_time(runner: ModelRunner, references: list[Reference]) -> None:
+    engine = Engine(runner, num_blocks=80)
+    for reference in references[:5]:
+        assert_equal(engine, [reference])
