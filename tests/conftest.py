@@ -16,6 +16,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Before any test imports torch; see refectory_server/runner/load.py.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 KERNEL_TESTS = Path(__file__).parent / "kernels"
 
 # Derandomised: a test run proves the same thing on every machine. No deadline: the machine is
