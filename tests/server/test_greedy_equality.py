@@ -7,6 +7,7 @@ from transformers' choice (teacher forcing). Everywhere else the ids must be equ
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -108,6 +109,9 @@ def runner() -> ModelRunner:
 class Engine:
     """The real core and runner, stepped by hand."""
 
+    # The runner is shared by all engines, so ids are never used twice.
+    _numbers = itertools.count()
+
     def __init__(
         self, runner: ModelRunner, *, num_blocks: int | None = None, chunk: int = 2048
     ) -> None:
@@ -126,7 +130,6 @@ class Engine:
             eos_token_ids=facts.eos_token_ids,
         )
         self._core = EngineCore(self.scheduler, runner)
-        self._num_added = 0
         self.num_cached_tokens = 0
 
     def generate(self, prompts: Sequence[list[int]], num_tokens: Sequence[int]) -> list[list[int]]:
@@ -134,8 +137,7 @@ class Engine:
         ids = []
         for prompt, count in zip(prompts, num_tokens, strict=True):
             params = SamplingParams(temperature=0, max_tokens=count)
-            request_id = f"r{self._num_added}"
-            self._num_added += 1
+            request_id = f"r{next(self._numbers)}"
             ids.append(request_id)
             self._core.handle(AddRequest(request_id, prompt, params, seed=0, arrival_time=0.0))
         tokens: dict[str, list[int]] = {request_id: [] for request_id in ids}

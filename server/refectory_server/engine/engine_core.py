@@ -5,6 +5,7 @@ Does not know text, HTTP, or where its messages come from and go to.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from refectory_server.config import SchedulerConfig
 from refectory_server.core.kv_cache_manager import KVCacheManager
 from refectory_server.core.request import FinishReason, Request
 from refectory_server.core.scheduler import Scheduler
+from refectory_server.core.scheduler_output import SchedulerOutput
 from refectory_server.engine.messages import (
     AbortRequests,
     AddRequest,
@@ -21,6 +23,8 @@ from refectory_server.engine.messages import (
 )
 from refectory_server.errors import InvalidRequest, QueueFull
 from refectory_server.runner.interface import ModelRunner
+
+logger = logging.getLogger(__name__)
 
 
 class EngineCore:
@@ -80,6 +84,7 @@ class EngineCore:
 
     def step(self) -> StepOutputs:
         scheduler_output = self._scheduler.schedule(self._clock())
+        _log_preemptions(scheduler_output)
         runner_output = self._runner.execute_model(scheduler_output)
         updates = self._scheduler.update_from_output(scheduler_output, runner_output)
         return self._outputs([EngineOutput.from_update(update) for update in updates])
@@ -124,3 +129,12 @@ class EngineCore:
         self._rejections = []
         self._has_news = False
         return StepOutputs(outputs, self._scheduler.stats(), self._clock())
+
+
+def _log_preemptions(scheduler_output: SchedulerOutput) -> None:
+    for preemption in scheduler_output.preemptions:
+        logger.info(
+            "request %s preempted for want of KV blocks: %d tokens will be computed again",
+            preemption.request_id,
+            preemption.num_lost_tokens,
+        )

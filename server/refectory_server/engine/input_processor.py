@@ -6,10 +6,10 @@ be called from any thread: a worker thread that encodes a long prompt holds no G
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from refectory_server.core.kv_cache_manager import watermark_blocks
 from refectory_server.engine.sampling_defaults import SamplingDefaults, load_sampling_defaults
 from refectory_server.errors import InvalidRequest, PromptTooLong
 from refectory_server.runner.interface import RunnerFacts
@@ -21,11 +21,8 @@ __all__ = ["InputProcessor", "SamplingDefaults", "load_sampling_defaults", "usab
 
 
 def usable_tokens(facts: RunnerFacts, watermark: float) -> int:
-    """Tokens that one request alone can keep in the KV cache.
-
-    The watermark's blocks stay free, but one block at least is usable: as at admission.
-    """
-    num_reserved_blocks = min(math.ceil(watermark * facts.num_blocks), facts.num_blocks - 1)
+    """Tokens that one request alone can keep in the KV cache, as admission counts them."""
+    num_reserved_blocks = watermark_blocks(facts.num_blocks, watermark)
     return (facts.num_blocks - num_reserved_blocks) * facts.block_size
 
 

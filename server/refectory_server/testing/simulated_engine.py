@@ -15,7 +15,7 @@ from refectory_server.engine.async_engine import AsyncEngine, EngineObserver
 from refectory_server.engine.client import EngineState, EngineStatus
 from refectory_server.engine.engine_core import EngineCore
 from refectory_server.engine.in_process_client import InProcessEngineClient
-from refectory_server.engine.input_processor import InputProcessor, SamplingDefaults
+from refectory_server.engine.input_processor import InputProcessor, SamplingDefaults, usable_tokens
 from refectory_server.engine.messages import StepOutputs
 from refectory_server.runner.interface import RunnerFacts
 from refectory_server.runner.simulated_model_runner import SimulatedModelRunner
@@ -28,6 +28,7 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}"
 )
+SCHEDULER_CONFIG = SchedulerConfig()
 FACTS = RunnerFacts(
     num_blocks=64,
     block_size=16,
@@ -89,7 +90,7 @@ class SimulatedEngine:
 async def simulated_engine(
     *,
     facts: RunnerFacts = FACTS,
-    scheduler_config: SchedulerConfig | None = None,
+    scheduler_config: SchedulerConfig = SCHEDULER_CONFIG,
     step_seconds: Callable[[SchedulerOutput], float] = lambda _: 0.0,
     observer: EngineObserver | None = None,
     request_timeout_s: float | None = None,
@@ -101,14 +102,12 @@ async def simulated_engine(
             ByteTokenizer(),
             ChatTemplate(CHAT_TEMPLATE, {}),
             facts,
-            usable_tokens=facts.num_blocks * facts.block_size,
+            usable_tokens=usable_tokens(facts, scheduler_config.watermark),
             default_sampling=SamplingDefaults(),
         )
 
     runner = SimulatedModelRunner(facts, ALPHABET, step_seconds=step_seconds)
-    core = EngineCore.build(
-        runner, scheduler_config or SchedulerConfig(), enable_prefix_caching=True
-    )
+    core = EngineCore.build(runner, scheduler_config, enable_prefix_caching=True)
     engine = AsyncEngine(
         InProcessEngineClient(core, facts),
         observer or RecordingObserver(),
