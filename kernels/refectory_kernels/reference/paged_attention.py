@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from refectory_kernels.attention_metadata import AttentionMetadata
+from refectory_kernels.attention_metadata import AttentionMetadata, SequenceSpan
+
+_MIN_SHARED_WORK = 2**21
+"""Multiplications below which a sequence is left to one thread: handing it out costs more, and
+when the cores are contended it costs milliseconds."""
 
 
 def paged_attention(
@@ -29,32 +33,48 @@ def paged_attention(
     PagedAttention"; Ainslie et al. 2023, "GQA: Training Generalized Multi-Query Transformer
     Models from Multi-Head Checkpoints".
     """
+    output = torch.empty_like(query)
+    num_threads = torch.get_num_threads()
+    try:
+        for span in metadata.spans:
+            rows = slice(span.query_start, span.query_start + span.num_queries)
+            work = query[rows].numel() * span.context_len
+            torch.set_num_threads(num_threads if work >= _MIN_SHARED_WORK else 1)
+            output[rows] = _attend(query[rows], key_cache, value_cache, span, scale)
+    finally:
+        torch.set_num_threads(num_threads)
+    return output
+
+
+def _attend(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    span: SequenceSpan,
+    scale: float,
+) -> torch.Tensor:
+    """One sequence: query and result [num_queries, num_heads, head_dim]."""
     num_heads, head_dim = query.shape[1:]
     num_kv_heads = key_cache.shape[2]
     group = num_heads // num_kv_heads
-    output = torch.empty_like(query)
-    for span in metadata.spans:
-        rows = slice(span.query_start, span.query_start + span.num_queries)
-        keys = _gather(key_cache, span.block_ids, span.context_len)
-        values = _gather(value_cache, span.block_ids, span.context_len)
-        if span.num_queries == 1:
-            # The heads of a group stand in for query positions: no key is repeated.
-            queries = query[rows].view(1, num_kv_heads, group, head_dim)
-            result = F.scaled_dot_product_attention(queries, keys, values, scale=scale)
-            output[rows] = result.view(1, num_heads, head_dim)
-            continue
-        queries = query[rows].view(-1, num_kv_heads, group, head_dim).permute(1, 2, 0, 3)
-        shared = (num_kv_heads, group, span.context_len, head_dim)
-        result = F.scaled_dot_product_attention(
-            queries,
-            keys.transpose(0, 1).expand(shared),
-            values.transpose(0, 1).expand(shared),
-            attn_mask=span.mask,
-            is_causal=span.mask is None,
-            scale=scale,
-        )
-        output[rows] = result.permute(2, 0, 1, 3).flatten(1, 2)
-    return output
+    keys = _gather(key_cache, span.block_ids, span.context_len)
+    values = _gather(value_cache, span.block_ids, span.context_len)
+    if span.num_queries == 1:
+        # The heads of a group stand in for query positions: no key is repeated.
+        queries = query.view(1, num_kv_heads, group, head_dim)
+        result = F.scaled_dot_product_attention(queries, keys, values, scale=scale)
+        return result.view(1, num_heads, head_dim)
+    queries = query.view(-1, num_kv_heads, group, head_dim).permute(1, 2, 0, 3)
+    shared = (num_kv_heads, group, span.context_len, head_dim)
+    result = F.scaled_dot_product_attention(
+        queries,
+        keys.transpose(0, 1).expand(shared),
+        values.transpose(0, 1).expand(shared),
+        attn_mask=span.mask,
+        is_causal=span.mask is None,
+        scale=scale,
+    )
+    return result.permute(2, 0, 1, 3).flatten(1, 2)
 
 
 def _gather(cache: torch.Tensor, block_ids: torch.Tensor, context_len: int) -> torch.Tensor:
