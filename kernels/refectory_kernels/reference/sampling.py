@@ -10,7 +10,9 @@ from __future__ import annotations
 import torch
 
 _FIRST_PREFIX = 1024
-"""Most probable tokens that are sorted first; few rows need more to reach their top_p."""
+_PREFIX_GROWTH = 8
+"""So many of the most probable tokens are sorted first, and this many times more for the few
+rows that do not reach their top_p with them."""
 
 
 def relative_probabilities(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
@@ -56,28 +58,30 @@ def apply_top_p(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     Holtzman et al. 2019, "The Curious Case of Neural Text Degeneration".
     """
     target = top_p * weights.cumsum(dim=1)[:, -1]
+    vocab_size = weights.shape[1]
     num_kept = torch.empty_like(target, dtype=torch.int64)
     last_kept = torch.empty_like(target)
     pending = torch.arange(len(weights), device=weights.device)
-    prefix = min(_FIRST_PREFIX, weights.shape[1])
+    prefix = min(_FIRST_PREFIX, vocab_size)
     while True:
-        largest = weights[pending].topk(prefix, dim=1).values
+        candidates = weights if len(pending) == len(weights) else weights[pending]
+        largest = candidates.topk(prefix, dim=1).values
         reached = largest.cumsum(dim=1)
         # Kept: every token before which the target is not reached yet, the first one always.
         kept = 1 + (reached[:, :-1] < target[pending, None]).sum(dim=1)
         num_kept[pending] = kept
         last_kept[pending] = largest.gather(1, kept.unsqueeze(1) - 1).squeeze(1)
         pending = pending[reached[:, -1] < target[pending]]
-        if prefix == weights.shape[1] or len(pending) == 0:
+        if prefix == vocab_size or len(pending) == 0:
             break
-        prefix = weights.shape[1]
-    border = weights == last_kept.unsqueeze(1)
-    num_above = (weights > last_kept.unsqueeze(1)).sum(dim=1)
-    num_at_border = (num_kept - num_above).unsqueeze(1)
-    kept_at_border = border & (border.cumsum(dim=1) <= num_at_border)
-    return weights.masked_fill_(
-        (weights < last_kept.unsqueeze(1)) | (border & ~kept_at_border), 0.0
-    )
+        prefix = min(prefix * _PREFIX_GROWTH, vocab_size)
+    is_below = weights < last_kept.unsqueeze(1)
+    weights.masked_fill_(is_below, 0.0)
+    num_too_many = vocab_size - is_below.sum(dim=1) - num_kept
+    for row in num_too_many.nonzero().flatten().tolist():
+        at_border = (weights[row] == last_kept[row]).nonzero().flatten()
+        weights[row, at_border[-int(num_too_many[row]) :]] = 0.0
+    return weights
 
 
 def draw(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:

@@ -26,18 +26,34 @@ class SamplingRow:
     """Index of the token to be chosen in its sequence: the number of tokens before it."""
 
 
-def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class BestTokens:
+    """The largest logit of every row."""
+
+    token_ids: list[int]
+    """Of equal logits the smallest id."""
+    are_usable: list[bool]
+    """False where the row has a NaN or +inf, or nothing but -inf."""
+
+
+def best_tokens(logits: torch.Tensor) -> BestTokens:
+    """logits: [num_rows, vocab_size], any values. One pass: a NaN counts as the largest."""
+    best = logits.max(dim=1)
+    return BestTokens(best.indices.tolist(), best.values.isfinite().tolist())
+
+
+def sample(logits: torch.Tensor, rows: Sequence[SamplingRow], best: BestTokens) -> list[int]:
     """A token id for each row. Depends on nothing but that row.
 
-    logits: [num_rows, vocab_size], finite. A greedy row takes its largest logit, of equal ones
-    that with the smallest id.
+    logits: [num_rows, vocab_size], every row usable; best: that of the same rows
     """
-    token_ids: list[int] = logits.argmax(dim=1).tolist()
+    token_ids = list(best.token_ids)
     drawn = [index for index, row in enumerate(rows) if not row.params.is_greedy]
     if drawn:
-        chosen = rows if len(drawn) == len(rows) else [rows[index] for index in drawn]
-        subset = logits if len(drawn) == len(rows) else logits[drawn]
-        for index, token_id in zip(drawn, _draw(subset, chosen), strict=True):
+        is_all = len(drawn) == len(rows)
+        subset = logits if is_all else logits[drawn]
+        chosen = _draw(subset, [rows[index] for index in drawn])
+        for index, token_id in zip(drawn, chosen, strict=True):
             token_ids[index] = token_id
     return token_ids
 
@@ -54,8 +70,10 @@ def _draw(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[int]:
         dtype: torch.dtype,
     ) -> None:
         wanted = [index for index, row in enumerate(rows) if is_on(row.params)]
-        if wanted:
-            values = torch.tensor([value(rows[index].params) for index in wanted], dtype=dtype)
+        values = torch.tensor([value(rows[index].params) for index in wanted], dtype=dtype)
+        if len(wanted) == len(rows):
+            op(weights, values)
+        elif wanted:
             weights[wanted] = op(weights[wanted], values)
 
     apply(ops.apply_min_p, lambda p: p.min_p, lambda p: p.min_p > 0, torch.float64)

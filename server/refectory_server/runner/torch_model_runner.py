@@ -30,7 +30,7 @@ from refectory_server.runner.host_limits import memory_limit_bytes, num_cpus
 from refectory_server.runner.input_batch import InputBatch, RequestStates
 from refectory_server.runner.interface import ReportProgress, RunnerFacts
 from refectory_server.runner.kv_cache import KVCacheSize, allocate_kv_cache, kv_cache_size
-from refectory_server.runner.sampler import SamplingRow, sample
+from refectory_server.runner.sampler import BestTokens, SamplingRow, best_tokens, sample
 from refectory_server.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -102,22 +102,22 @@ class TorchModelRunner:
 
 def _sample(logits: torch.Tensor, batch: InputBatch) -> ModelRunnerOutput:
     """Tokens for the good rows, appended to their requests; errors for the others."""
-    is_finite = logits.isfinite().all(dim=1)
+    best = best_tokens(logits)
+    good = [index for index, is_usable in enumerate(best.are_usable) if is_usable]
     requests = batch.sample_requests
     errors = {}
-    if not is_finite.all():
-        flags = is_finite.tolist()
-        for request, good in zip(requests, flags, strict=True):
-            if not good:
+    if len(good) < len(requests):
+        for request, is_usable in zip(requests, best.are_usable, strict=True):
+            if not is_usable:
                 errors[request.request_id] = (
                     f"the model's logits after token {len(request.token_ids)} are NaN or infinite"
                 )
-        requests = tuple(r for r, good in zip(requests, flags, strict=True) if good)
-        logits = logits[is_finite]
+        requests = tuple(requests[index] for index in good)
+        logits = logits[good]
+        best = best_tokens(logits) if good else BestTokens([], [])
     rows = [SamplingRow(r.sampling_params, r.seed, len(r.token_ids)) for r in requests]
-    token_ids = sample(logits, rows) if rows else []
     sampled = {}
-    for request, token_id in zip(requests, token_ids, strict=True):
+    for request, token_id in zip(requests, sample(logits, rows, best), strict=True):
         request.token_ids.append(token_id)
         sampled[request.request_id] = token_id
     return ModelRunnerOutput(sampled, errors)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from refectory_server.runner import sampler
 from refectory_server.runner.philox import uniforms
-from refectory_server.runner.sampler import SamplingRow, sample
+from refectory_server.runner.sampler import SamplingRow, best_tokens
 from refectory_server.sampling_params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -23,6 +24,10 @@ SETTINGS = [
     SamplingParams(temperature=1.5, top_p=0.999),
     SamplingParams(temperature=0.8, min_p=0.01, top_k=20, top_p=0.7),
 ]
+
+
+def sample(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
+    return sampler.sample(logits, rows, best_tokens(logits))
 
 
 def plain_sample(logits: list[float], params: SamplingParams, seed: int, position: int) -> int:
@@ -97,3 +102,15 @@ def test_same_seed_and_position_same_token_other_position_other_number() -> None
 
     assert first == second == int(uniforms([5], [9])[0] * 100_000)
     assert third != first
+
+
+def test_rows_without_a_finite_best_logit_are_not_usable() -> None:
+    nan, inf = float("nan"), float("inf")
+    logits = torch.tensor(
+        [[0.0, 1.0, 2.0], [0.0, nan, 2.0], [inf, 0.0, 2.0], [-inf, -inf, -inf], [-inf, 1.0, 0.0]]
+    )
+
+    best = best_tokens(logits)
+
+    assert best.are_usable == [True, False, False, False, True]
+    assert (best.token_ids[0], best.token_ids[4]) == (2, 1)
