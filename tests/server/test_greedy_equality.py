@@ -56,7 +56,7 @@ def files() -> ModelFiles:
 
 @pytest.fixture(scope="module")
 def prompts(files: ModelFiles) -> list[list[int]]:
-    """Chat prompts of 5 to 900 tokens of user text, the lengths spread evenly."""
+    """Chat prompts of 5 to 900 tokens of user text, each length a fixed factor above the last."""
     print(f"prompts drawn from seed {SEED}")
     rng = random.Random(SEED)
     tokenizer = load_tokenizer(files)
@@ -64,7 +64,7 @@ def prompts(files: ModelFiles) -> list[list[int]]:
     assert template is not None
     drawn = []
     for i in range(NUM_PROMPTS):
-        num_wanted = 5 + (900 - 5) * i // (NUM_PROMPTS - 1)
+        num_wanted = round(5 * (900 / 5) ** (i / (NUM_PROMPTS - 1)))
         text = ""
         while len(tokenizer.encode(text)) < num_wanted:
             text += " " + rng.choice(WORDS)
