@@ -85,6 +85,18 @@ class ModelConfig(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatorConfig(_Checked):
+    """A simulated model in place of a real one."""
+
+    simulate: str | None = option(
+        None,
+        "Simulate this profile, no model and no torch needed: a shipped one "
+        "(h100-llama-8b, instant, l4-llama-8b) or a YAML file.",
+        metavar="PROFILE",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig(_Checked):
     """The paged KV cache."""
 
@@ -171,3 +183,4 @@ class ServerConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
+    simulator: SimulatorConfig = field(default_factory=SimulatorConfig)

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 PROVEN = {
+    ".venv/bin/refectory serve --simulate instant": "tests/server/test_simulate.py",
     "make check": ".ci/run",
     "make help": "tests/contract/test_pages.py",
     "make serve": "tests/server/test_readme.py",

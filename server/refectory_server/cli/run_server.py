@@ -17,7 +17,7 @@ from refectory_server.api.app import create_app
 from refectory_server.api.lifecycle import Lifecycle
 from refectory_server.api.server import HttpServer
 from refectory_server.api.service import served_model_names
-from refectory_server.config import ModelConfig, ServerConfig
+from refectory_server.config import ServerConfig
 from refectory_server.engine.async_engine import AsyncEngine
 from refectory_server.engine.client import EngineState
 from refectory_server.engine.input_processor import InputProcessor, usable_tokens
@@ -25,8 +25,13 @@ from refectory_server.engine.process_client import ProcessEngineClient
 from refectory_server.engine.sampling_defaults import SamplingDefaults, load_sampling_defaults
 from refectory_server.errors import StartupError
 from refectory_server.metrics import ServerMetrics
-from refectory_server.models.source import ModelFiles, resolve_model
+from refectory_server.models.source import resolve_model
 from refectory_server.runner.interface import RunnerFacts
+from refectory_server.runner.simulation import (
+    load_simulated_chat_template,
+    load_simulated_tokenizer,
+)
+from refectory_server.simulation_profile import load_profile
 from refectory_server.tokenizer.chat_template import ChatTemplate
 from refectory_server.tokenizer.load import load_chat_template, load_tokenizer
 from refectory_server.tokenizer.tokenizer import Tokenizer
@@ -45,22 +50,30 @@ class TextSide:
     default_sampling: SamplingDefaults
 
     @classmethod
-    def load(cls, files: ModelFiles, config: ModelConfig) -> TextSide:
+    def load(cls, config: ServerConfig) -> TextSide:
         """Raises `StartupError` for missing or damaged files."""
+        model = config.model
+        if config.simulator.simulate is not None:
+            profile = load_profile(config.simulator.simulate)
+            tokenizer = load_simulated_tokenizer(profile)
+            template = load_simulated_chat_template(profile, model.chat_template, tokenizer)
+            return cls(tokenizer, template, SamplingDefaults())
+        files = resolve_model(model.model)
         tokenizer = load_tokenizer(files)
-        template = load_chat_template(files, config.chat_template, tokenizer.special_tokens)
-        defaults = load_sampling_defaults(files, config.generation_config)
+        template = load_chat_template(files, model.chat_template, tokenizer.special_tokens)
+        defaults = load_sampling_defaults(files, model.generation_config)
         return cls(tokenizer, template, defaults)
 
 
 async def run_server(config: ServerConfig) -> int:
     """Serve until told to stop; returns the exit code. Raises `StartupError`."""
     started = time.monotonic()
-    files = resolve_model(config.model.model)
+    if config.simulator.simulate is None:
+        resolve_model(config.model.model)  # a wrong name is told before anything is started
     model_name = served_model_names(config.model)[0]
     metrics = ServerMetrics(CollectorRegistry(), model_name)
     # A thread beside the engine's own loading; awaited when the engine is ready.
-    text_side = asyncio.create_task(asyncio.to_thread(TextSide.load, files, config.model))
+    text_side = asyncio.create_task(asyncio.to_thread(TextSide.load, config))
 
     async def make_input_processor(facts: RunnerFacts) -> InputProcessor:
         text = await text_side

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -21,9 +21,11 @@ from refectory_server.config import (
     ModelConfig,
     SchedulerConfig,
     ServerConfig,
+    SimulatorConfig,
 )
 from refectory_server.errors import StartupError
 from refectory_server.log import configure_logging
+from refectory_server.simulation_profile import load_profile
 
 
 @click.command(
@@ -31,8 +33,9 @@ from refectory_server.log import configure_logging
     # vLLM's manifests spell flags with dashes or underscores.
     context_settings={"token_normalize_func": lambda token: token.replace("_", "-")},
 )
-@click.argument("model", default=EMBEDDED_MODEL)
+@click.argument("model", required=False)
 @config_options(ModelConfig, "model")
+@config_options(SimulatorConfig, "simulator")
 @config_options(CacheConfig, "cache")
 @config_options(SchedulerConfig, "scheduler")
 @config_options(ApiConfig, "api")
@@ -44,14 +47,11 @@ def serve(**values: Any) -> None:
     REFECTORY_PORT for --port.
     """
     try:
-        config = ServerConfig(
-            model=_pick(ModelConfig, values),
-            cache=_pick(CacheConfig, values),
-            scheduler=_pick(SchedulerConfig, values),
-            api=_pick(ApiConfig, values),
-        )
+        config = _make_config(values)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
+    except StartupError as error:
+        _exit_with(error)
     configure_logging(config.api.log_level)
     # After parsing: `--help` and a wrong flag are answered without the web framework's import.
     import uvloop
@@ -62,8 +62,29 @@ def serve(**values: Any) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             sys.exit(runner.run(run_server(config)))
     except StartupError as error:
-        click.echo(f"refectory: {error}", err=True)
-        sys.exit(1)
+        _exit_with(error)
+
+
+def _exit_with(error: StartupError) -> NoReturn:
+    click.echo(f"refectory: {error}", err=True)
+    sys.exit(1)
+
+
+def _make_config(values: dict[str, Any]) -> ServerConfig:
+    """Raises `ConfigError` for a flag, `StartupError` for a simulation profile."""
+    model, names = values["model"], values["served_model_name"]
+    if values["simulate"] is not None:
+        profile = load_profile(values["simulate"])
+        if model is None and not names:
+            names = (profile.model,)
+    values = {**values, "model": model or EMBEDDED_MODEL, "served_model_name": names}
+    return ServerConfig(
+        model=_pick(ModelConfig, values),
+        cache=_pick(CacheConfig, values),
+        scheduler=_pick(SchedulerConfig, values),
+        api=_pick(ApiConfig, values),
+        simulator=_pick(SimulatorConfig, values),
+    )
 
 
 _Config = TypeVar("_Config")

@@ -30,7 +30,7 @@ from refectory_server.errors import StartupError
 from refectory_server.log import configure_logging
 from refectory_server.runner.load import load_runner
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("refectory_server.engine.engine_process")  # not "__main__"
 
 
 class Phases:

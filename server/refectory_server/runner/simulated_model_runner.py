@@ -1,7 +1,8 @@
-"""`SimulatedModelRunner`: tokens from a fixed function, no tensors.
+"""`SimulatedModelRunner`: tokens from a fixed function, time from a cost model, no tensors.
 
-Stands behind the whole real server where no model is wanted: dashboards, clients, tests. A token
-depends on the request's prompt and its own position, never on the other requests of a step.
+Stands behind the whole real server where no model is wanted: dashboards, autoscaling, clients,
+tests. A token depends on the request's prompt and seed and on its own position, never on the
+other requests of a step.
 """
 
 from __future__ import annotations
@@ -12,29 +13,70 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from refectory_server.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
+from refectory_server.core.scheduler_output import (
+    ModelRunnerOutput,
+    NewRequestData,
+    SchedulerOutput,
+)
 from refectory_server.runner.interface import RunnerFacts
+from refectory_server.simulation_profile import StepCost
 
 
-def simulated_token(prompt_token_ids: Sequence[int], position: int, alphabet: Sequence[int]) -> int:
-    """The token at `position` of the sequence (the prompt's length is the first output's)."""
-    key = zlib.crc32(array("Q", prompt_token_ids).tobytes())
-    digest = zlib.crc32(position.to_bytes(8, "little"), key)
-    return alphabet[digest % len(alphabet)]
+def simulated_token(
+    prompt_token_ids: Sequence[int],
+    position: int,
+    alphabet: Sequence[int],
+    *,
+    seed: int = 0,
+) -> int:
+    """The token at `position` of the sequence (the prompt's length is the first output's).
+
+    `seed` is the one the request asked for, 0 where it did not.
+    """
+    return alphabet[_digest(_request_key(prompt_token_ids, seed), position) % len(alphabet)]
+
+
+def simulated_num_tokens(
+    prompt_token_ids: Sequence[int], mean_output_tokens: int, *, seed: int = 0
+) -> int:
+    """Output tokens until the answer ends by itself, the end token included.
+
+    Geometrically distributed over requests, a fixed number for each.
+    """
+    key = _request_key(prompt_token_ids, seed)
+    count = 1
+    while not _is_end(key, len(prompt_token_ids) + count - 1, mean_output_tokens):
+        count += 1
+    return count
+
+
+def _request_key(prompt_token_ids: Sequence[int], seed: int) -> int:
+    return zlib.crc32(array("q", (seed, *prompt_token_ids)).tobytes())
+
+
+def _digest(key: int, position: int) -> int:
+    return zlib.crc32(position.to_bytes(8, "little"), key)
+
+
+def _is_end(key: int, position: int, mean_output_tokens: int) -> bool:
+    # Another digest than the token's, so that ends do not depend on letters.
+    return mean_output_tokens > 0 and _digest(~key & 0xFFFFFFFF, position) % mean_output_tokens == 0
 
 
 @dataclass(slots=True)
 class _RequestState:
-    prompt_token_ids: tuple[int, ...]
+    key: int
     num_tokens: int
     num_computed_tokens: int
+    ignore_eos: bool
 
 
 class SimulatedModelRunner:
     """Implements `ModelRunner`.
 
-    `alphabet` holds the token ids to draw from; `step_seconds` gives a step's duration in
-    seconds, which `sleep` waits out.
+    `alphabet` holds the token ids to draw from. Answers end by themselves after
+    `mean_output_tokens` on average with the first of the facts' end tokens; 0: never. `sleep`
+    waits out the seconds that `step_seconds` gives a step.
     """
 
     def __init__(
@@ -42,11 +84,13 @@ class SimulatedModelRunner:
         facts: RunnerFacts,
         alphabet: Sequence[int],
         *,
+        mean_output_tokens: int = 0,
         step_seconds: Callable[[SchedulerOutput], float] = lambda _: 0.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._facts = facts
         self._alphabet = tuple(alphabet)
+        self._mean_output_tokens = mean_output_tokens
         self._step_seconds = step_seconds
         self._sleep = sleep
         self._states: dict[str, _RequestState] = {}
@@ -61,7 +105,10 @@ class SimulatedModelRunner:
         return len(self._states)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        self._take(scheduler_output)
+        for request_id in scheduler_output.dropped_request_ids:
+            self._states.pop(request_id, None)
+        for new in scheduler_output.new_requests:
+            self._states[new.request_id] = _new_state(new)
         if (seconds := self._step_seconds(scheduler_output)) > 0:
             self._sleep(seconds)
         sampled: dict[str, int] = {}
@@ -69,16 +116,50 @@ class SimulatedModelRunner:
             state = self._states[request_id]
             state.num_computed_tokens += num_tokens
             if state.num_computed_tokens == state.num_tokens:
-                sampled[request_id] = simulated_token(
-                    state.prompt_token_ids, state.num_tokens, self._alphabet
-                )
+                sampled[request_id] = self._next_token(state)
                 state.num_tokens += 1
         return ModelRunnerOutput(sampled)
 
-    def _take(self, scheduler_output: SchedulerOutput) -> None:
+    def _next_token(self, state: _RequestState) -> int:
+        position = state.num_tokens
+        if not state.ignore_eos and _is_end(state.key, position, self._mean_output_tokens):
+            return self._facts.eos_token_ids[0]
+        return self._alphabet[_digest(state.key, position) % len(self._alphabet)]
+
+
+class StepClock:
+    """Seconds of each step by a `StepCost`. Follows the requests' context lengths itself."""
+
+    def __init__(self, cost: StepCost) -> None:
+        self._cost = cost
+        self._context_tokens: dict[str, int] = {}
+
+    def __call__(self, scheduler_output: SchedulerOutput) -> float:
+        context = self._context_tokens
         for request_id in scheduler_output.dropped_request_ids:
-            self._states.pop(request_id, None)
+            context.pop(request_id, None)
         for new in scheduler_output.new_requests:
-            self._states[new.request_id] = _RequestState(
-                new.token_ids[: new.num_prompt_tokens], len(new.token_ids), new.num_computed_tokens
-            )
+            context[new.request_id] = new.num_computed_tokens
+        num_prefill_tokens = num_context_tokens = 0
+        for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
+            context[request_id] += num_tokens
+            num_context_tokens += context[request_id]
+            if num_tokens > 1:  # one token is what a decode computes
+                num_prefill_tokens += num_tokens
+        cost = self._cost
+        return (
+            cost.fixed
+            + cost.per_prefill_token * num_prefill_tokens
+            + cost.per_sequence * len(scheduler_output.num_scheduled_tokens)
+            + cost.per_context_token * num_context_tokens
+        )
+
+
+def _new_state(new: NewRequestData) -> _RequestState:
+    params = new.sampling_params
+    return _RequestState(
+        _request_key(new.token_ids[: new.num_prompt_tokens], params.seed or 0),
+        len(new.token_ids),
+        new.num_computed_tokens,
+        params.ignore_eos,
+    )

@@ -17,6 +17,7 @@ from refectory_server.config import (
     ConfigError,
     ModelConfig,
     SchedulerConfig,
+    SimulatorConfig,
     flag_name,
 )
 
@@ -127,13 +128,14 @@ def test_a_config_error_on_the_command_line_is_one_line_and_exit_code_2() -> Non
 
 def test_help_lists_every_option_under_its_group() -> None:
     text = CliRunner().invoke(main, ["serve", "--help"]).output
-    for config_class in (ModelConfig, CacheConfig, SchedulerConfig, ApiConfig):
+    for config_class in (ModelConfig, SimulatorConfig, CacheConfig, SchedulerConfig, ApiConfig):
         for field in dataclasses.fields(config_class):
             if field.name != "model":
                 assert flag_name(field.name) in text
     assert [line for line in text.splitlines() if line.endswith("options:")] == [
         "general options:",
         "model options:",
+        "simulator options:",
         "cache options:",
         "scheduler options:",
         "api options:",
@@ -149,4 +151,4 @@ def test_help_of_one_group_shows_only_that_group() -> None:
 def test_help_of_an_unknown_group_names_the_groups() -> None:
     result = CliRunner().invoke(main, ["serve", "--help=kv"])
     assert result.exit_code == 2
-    assert "general, model, cache, scheduler, api, all" in result.output
+    assert "general, model, simulator, cache, scheduler, api, all" in result.output

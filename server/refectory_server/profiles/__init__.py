@@ -1,0 +1,1 @@
+"""Shipped simulation profiles, as data."""
