@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import shutil
 import signal
 import sys
@@ -32,6 +33,8 @@ from refectory_server.engine.messages import (
     ToEngine,
 )
 from refectory_server.runner.interface import RunnerFacts
+
+logger = logging.getLogger(__name__)
 
 TERMINATE_TIMEOUT_S = 5.0
 
@@ -134,13 +137,20 @@ class ProcessEngineClient:
     def _send(self, message: ToEngine) -> None:
         if self._socket is None or self._status.state is EngineState.DEAD:
             return
-        # Queued by ZMQ without limit, so it is done at once: no task to await.
-        zmq.Socket.shadow(self._socket).send(self._encoder.encode(message))
+        # ZMQ queues without limit, so the future is done at once and nobody has to await it. Not
+        # through a plain socket: its send can swallow the signal of a message that has just come,
+        # and only the asyncio socket looks for that one afterwards.
+        self._socket.send(self._encoder.encode(message))
 
     async def _receive(self) -> None:
         assert self._socket is not None
-        while True:
-            self._take(self._decoder.decode(await self._socket.recv()))
+        try:
+            while True:
+                self._take(self._decoder.decode(await self._socket.recv()))
+        except Exception as error:
+            # Without its messages the engine is lost to us; nobody must wait for it.
+            logger.exception("a message of the engine could not be taken in")
+            self._die("EngineFailed", f"{type(error).__name__}: {error}")
 
     def _take(self, message: FromEngine) -> None:
         match message:
@@ -169,7 +179,12 @@ class ProcessEngineClient:
         reason, message = "EngineDied", f"the engine process {_describe_exit(returncode)}"
         if self._last_words is not None:
             reason, message = self._last_words.reason, self._last_words.message
-        self._set_status(EngineStatus(EngineState.DEAD, reason=reason, message=message))
+        self._die(reason, message)
+
+    def _die(self, reason: str, message: str) -> None:
+        """The first cause counts."""
+        if self._status.state is not EngineState.DEAD:
+            self._set_status(EngineStatus(EngineState.DEAD, reason=reason, message=message))
 
     def _set_status(self, status: EngineStatus) -> None:
         self._status = status

@@ -1,0 +1,98 @@
+"""`ProcessEngineClient` with a real engine process behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from refectory_server.config import CacheConfig, ModelConfig, ServerConfig
+from refectory_server.core.request import FinishReason
+from refectory_server.engine.client import EngineState, EngineStatus
+from refectory_server.engine.messages import AddRequest, StepOutputs
+from refectory_server.engine.process_client import ProcessEngineClient
+from refectory_server.sampling_params import SamplingParams
+from refectory_server.testing.tiny_llama import make_tiny_llama
+
+NUM_TOKENS = 100
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> ServerConfig:
+    folder = tmp_path_factory.mktemp("tiny")
+    make_tiny_llama(folder)
+    return ServerConfig(
+        model=ModelConfig(model=str(folder)), cache=CacheConfig(num_gpu_blocks_override=16)
+    )
+
+
+@asynccontextmanager
+async def started(
+    config: ServerConfig,
+    on_step: Callable[[StepOutputs], None],
+    on_status: Callable[[EngineStatus], None] = lambda _: None,
+) -> AsyncIterator[ProcessEngineClient]:
+    client = ProcessEngineClient(config)
+    try:
+        await client.start(on_step, on_status)
+        async with asyncio.timeout(60):
+            while client.status.state is EngineState.LOADING:
+                await asyncio.sleep(0.01)
+        assert client.status.state is EngineState.READY, client.status
+        yield client
+    finally:
+        await client.shutdown()
+
+
+def request(request_id: str) -> AddRequest:
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    return AddRequest(request_id, [1, 2, 3], params, seed=0, arrival_time=time.monotonic())
+
+
+def test_sending_loses_no_signal_of_a_message_that_has_just_come(config: ServerConfig) -> None:
+    async def scenario() -> None:
+        num_tokens = 0
+        finished: list[FinishReason] = []
+
+        def on_step(step: StepOutputs) -> None:
+            nonlocal num_tokens
+            for output in step.outputs:
+                num_tokens += len(output.new_token_ids)
+                if output.finish_reason is not None:
+                    finished.append(output.finish_reason)
+
+        async with started(config, on_step) as client:
+            client.add_request(request("r"))
+            async with asyncio.timeout(60):
+                while not finished:
+                    # A busy handler: steps arrive while nobody looks, and then it sends.
+                    time.sleep(0.01)
+                    client.abort(["nobody"])
+                    await asyncio.sleep(0.001)
+        assert num_tokens == NUM_TOKENS
+        assert finished == [FinishReason.LENGTH]
+
+    asyncio.run(scenario())
+
+
+def test_a_listener_that_fails_ends_the_engine_instead_of_hanging(config: ServerConfig) -> None:
+    async def scenario() -> None:
+        statuses: list[EngineStatus] = []
+
+        def fail(step: StepOutputs) -> None:
+            raise LookupError("no such series")
+
+        async with started(config, fail, statuses.append) as client:
+            client.add_request(request("r"))
+            async with asyncio.timeout(60):
+                while client.status.state is EngineState.READY:
+                    await asyncio.sleep(0.01)
+        dead = EngineStatus(
+            EngineState.DEAD, reason="EngineFailed", message="LookupError: no such series"
+        )
+        assert [status for status in statuses if status.state is EngineState.DEAD] == [dead]
+
+    asyncio.run(scenario())
