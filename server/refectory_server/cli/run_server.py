@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
@@ -20,49 +19,17 @@ from refectory_server.api.service import served_model_names
 from refectory_server.config import ServerConfig
 from refectory_server.engine.async_engine import AsyncEngine
 from refectory_server.engine.client import EngineState
-from refectory_server.engine.input_processor import InputProcessor, usable_tokens
+from refectory_server.engine.input_processor import InputProcessor
 from refectory_server.engine.process_client import ProcessEngineClient
-from refectory_server.engine.sampling_defaults import SamplingDefaults, load_sampling_defaults
 from refectory_server.errors import StartupError
 from refectory_server.metrics import ServerMetrics
 from refectory_server.models.source import resolve_model
 from refectory_server.runner.interface import RunnerFacts
-from refectory_server.runner.simulation import (
-    load_simulated_chat_template,
-    load_simulated_tokenizer,
-)
-from refectory_server.simulation_profile import load_profile
-from refectory_server.tokenizer.chat_template import ChatTemplate
-from refectory_server.tokenizer.load import load_chat_template, load_tokenizer
-from refectory_server.tokenizer.tokenizer import Tokenizer
+from refectory_server.text_side import TextSide
 
 logger = logging.getLogger(__name__)
 
 EXIT_ENGINE_DIED = 1
-
-
-@dataclass(frozen=True, slots=True)
-class TextSide:
-    """What the API side loads of a model: everything but weights."""
-
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate | None
-    default_sampling: SamplingDefaults
-
-    @classmethod
-    def load(cls, config: ServerConfig) -> TextSide:
-        """Raises `StartupError` for missing or damaged files."""
-        model = config.model
-        if config.simulator.simulate is not None:
-            profile = load_profile(config.simulator.simulate)
-            tokenizer = load_simulated_tokenizer(profile)
-            template = load_simulated_chat_template(profile, model.chat_template, tokenizer)
-            return cls(tokenizer, template, SamplingDefaults())
-        files = resolve_model(model.model)
-        tokenizer = load_tokenizer(files)
-        template = load_chat_template(files, model.chat_template, tokenizer.special_tokens)
-        defaults = load_sampling_defaults(files, model.generation_config)
-        return cls(tokenizer, template, defaults)
 
 
 async def run_server(config: ServerConfig) -> int:
@@ -76,14 +43,7 @@ async def run_server(config: ServerConfig) -> int:
     text_side = asyncio.create_task(asyncio.to_thread(TextSide.load, config))
 
     async def make_input_processor(facts: RunnerFacts) -> InputProcessor:
-        text = await text_side
-        return InputProcessor(
-            text.tokenizer,
-            text.chat_template,
-            facts,
-            usable_tokens=usable_tokens(facts, config.scheduler.watermark),
-            default_sampling=text.default_sampling,
-        )
+        return (await text_side).make_input_processor(facts, config.scheduler.watermark)
 
     engine = AsyncEngine(
         ProcessEngineClient(config),

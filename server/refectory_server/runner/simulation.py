@@ -1,7 +1,4 @@
-"""A simulated runner from a profile: facts, tokenizer and alphabet, load time, faults.
-
-Knows no scheduler. The API process loads the same tokenizer by `load_simulated_tokenizer`.
-"""
+"""A simulated runner from a profile: facts, alphabet, load time, faults. Knows no scheduler."""
 
 from __future__ import annotations
 
@@ -15,13 +12,11 @@ import time
 from refectory_server.config import ServerConfig
 from refectory_server.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from refectory_server.errors import StartupError
-from refectory_server.models.source import resolve_model
 from refectory_server.runner.interface import ModelRunner, ReportProgress, RunnerFacts
 from refectory_server.runner.simulated_model_runner import SimulatedModelRunner, StepClock
 from refectory_server.simulation_profile import Faults, SimulationProfile
-from refectory_server.tokenizer.byte_tokenizer import CHAT_TEMPLATE, ByteTokenizer
-from refectory_server.tokenizer.chat_template import ChatTemplate
-from refectory_server.tokenizer.load import load_chat_template, load_tokenizer
+from refectory_server.tokenizer.byte_tokenizer import ByteTokenizer
+from refectory_server.tokenizer.simulated import load_simulated_tokenizer
 from refectory_server.tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -48,22 +43,6 @@ def load_simulated_runner(
         step_seconds=StepClock(profile.step_seconds),
     )
     return runner if profile.faults == Faults() else FaultyModelRunner(runner, profile.faults)
-
-
-def load_simulated_tokenizer(profile: SimulationProfile) -> Tokenizer:
-    if profile.tokenizer is None:
-        return ByteTokenizer()
-    return load_tokenizer(resolve_model(profile.tokenizer))
-
-
-def load_simulated_chat_template(
-    profile: SimulationProfile, chat_template: str | None, tokenizer: Tokenizer
-) -> ChatTemplate | None:
-    """`chat_template` is the flag's value; else the tokenizer's own template."""
-    if profile.tokenizer is None:
-        return ChatTemplate(chat_template or CHAT_TEMPLATE, tokenizer.special_tokens)
-    files = resolve_model(profile.tokenizer)
-    return load_chat_template(files, chat_template, tokenizer.special_tokens)
 
 
 def make_alphabet(tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ def load_chat_template(
     tokenizer_config.json, as in transformers.
     """
     if chat_template is not None:
-        return ChatTemplate(_read_flag(chat_template), special_tokens)
+        return ChatTemplate(read_chat_template_flag(chat_template), special_tokens)
     source = (
         gguf_chat_template(read_gguf_metadata(files.path))
         if files.is_gguf
@@ -133,7 +133,8 @@ def _chat_template_of_folder(folder: Path) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _read_flag(chat_template: str) -> str:
+def read_chat_template_flag(chat_template: str) -> str:
+    """The Jinja text that --chat-template gives: itself, or the file it names."""
     if any(char in chat_template for char in "{}\n"):
         return chat_template
     path = Path(chat_template).expanduser()
