@@ -92,10 +92,13 @@ class AsyncEngine:
         return self._status
 
     async def shutdown(self) -> None:
-        """Stop the engine; requests still in flight end with `EngineDead`."""
+        """Stop the engine; requests still in flight, and later ones, end with `EngineDead`."""
         if self._preparation is not None:
             self._preparation.cancel()
-        self._fail_streams("the server is shutting down")
+        message = "the server is shutting down"
+        # Told to nobody: this end is wanted.
+        self._status = EngineStatus(EngineState.DEAD, reason="ShutDown", message=message)
+        self._fail_streams(message)
         await self._client.shutdown()
 
     @property
@@ -179,9 +182,9 @@ class AsyncEngine:
                 self._client.abort([request_id])
                 stream.end(FinishReason.ABORT)
             if stream.rejection is None:
-                self._observer.on_finished(
-                    request_id, params, stream.finish_reason, stream.timings(self._clock())
-                )
+                timings = stream.timings(self._clock())
+                _log_finished(request_id, stream.finish_reason, timings)
+                self._observer.on_finished(request_id, params, stream.finish_reason, timings)
 
     def _on_step(self, step: StepOutputs) -> None:
         self._stats = step.stats
@@ -226,6 +229,11 @@ class AsyncEngine:
             self._input_processor = await self._make_input_processor(self._client.facts)
         except StartupError as error:
             status = EngineStatus(EngineState.DEAD, reason=error.reason, message=str(error))
+        except Exception as error:
+            # Foreign files may provoke anything; without an answer the engine would load for ever.
+            logger.exception("the text side could not be made")
+            message = f"{type(error).__name__}: {error}"
+            status = EngineStatus(EngineState.DEAD, reason="TextSideFailed", message=message)
         self._set_status(status)
 
     def _set_status(self, status: EngineStatus) -> None:
@@ -240,3 +248,19 @@ class AsyncEngine:
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.fail_with(EngineDead(message))
+
+
+def _log_finished(request_id: str, reason: FinishReason, timings: RequestTimings) -> None:
+    queue = "never started" if timings.queue_s is None else f"queued {timings.queue_s:.3f} s"
+    logger.info(
+        "request %s ended (%s): %d prompt tokens, %d of them cached, %d output tokens, "
+        "%d preemptions, %s, %.3f s in all",
+        request_id,
+        reason,
+        timings.num_prompt_tokens,
+        timings.num_cached_tokens,
+        timings.num_output_tokens,
+        timings.num_preemptions,
+        queue,
+        timings.e2e_s,
+    )

@@ -70,7 +70,7 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to do: requests, or news that nobody was told yet."""
-        return self._has_news or self._scheduler.has_unfinished_requests
+        return self._has_news or self._scheduler.has_work
 
     def handle(self, message: ToEngine) -> None:
         """Take one message. A refused request is answered by the next `StepOutputs`."""
@@ -110,19 +110,21 @@ class EngineCore:
                 )
             )
         except QueueFull as error:
-            self._reject(message.request_id, str(error), error.reason)
-        except (InvalidRequest, ValueError) as error:
-            self._reject(message.request_id, str(error), None)
-
-    def _reject(self, request_id: str, message: str, rejection: str | None) -> None:
-        self._rejections.append(
-            EngineOutput(
-                request_id,
-                finish_reason=FinishReason.ERROR,
-                message=message,
-                rejection=rejection,
+            self._rejections.append(
+                EngineOutput(
+                    message.request_id,
+                    finish_reason=FinishReason.ERROR,
+                    message=str(error),
+                    rejection=error.reason,
+                    retry_after_s=error.retry_after_s,
+                )
             )
-        )
+        except (InvalidRequest, ValueError) as error:
+            self._rejections.append(
+                EngineOutput(
+                    message.request_id, finish_reason=FinishReason.ERROR, message=str(error)
+                )
+            )
 
     def _outputs(self, outputs: list[EngineOutput]) -> StepOutputs:
         outputs = self._rejections + outputs

@@ -40,7 +40,8 @@ class EngineOutput(msgspec.Struct, frozen=True):
     """News of one request after a step.
 
     The output with a `finish_reason` is the request's last. `rejection` is the label of the
-    limit that refused it (then `finish_reason` is ERROR and `message` says why).
+    limit that refused it (then `finish_reason` is ERROR, `message` says why and `retry_after_s`
+    when to ask again).
     """
 
     request_id: str
@@ -48,6 +49,7 @@ class EngineOutput(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None = None
     message: str | None = None
     rejection: str | None = None
+    retry_after_s: int = 0
     num_cached_tokens: int = 0
     scheduled_time: float | None = None
     """When the request was first scheduled; given with its first token."""

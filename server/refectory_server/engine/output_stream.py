@@ -15,8 +15,6 @@ from refectory_server.engine.messages import EngineOutput
 from refectory_server.engine.output_processor import OutputProcessor
 from refectory_server.errors import DeadlineExceeded, QueueFull, RequestFailed, ServerError
 
-RETRY_AFTER_S = 1
-
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
@@ -65,6 +63,7 @@ class OutputStream:
         self._scheduled_time: float | None = None
         self._first_token_time: float | None = None
         self._last_token_time: float | None = None
+        self._finish_time: float | None = None
 
     @property
     def is_ended(self) -> bool:
@@ -89,6 +88,7 @@ class OutputStream:
         self._num_cached_tokens = output.num_cached_tokens
         self._num_preemptions = output.num_preemptions
         if output.finish_reason in (FinishReason.ERROR, FinishReason.DEADLINE):
+            self._finish_time = time
             self._refuse(output)
             return None
         processed = self._processor.process(output)
@@ -96,6 +96,8 @@ class OutputStream:
         self._token_ids += processed.token_ids
         self._num_output_tokens += len(processed.token_ids)
         self._finish_reason = processed.finish_reason
+        if self.is_ended:
+            self._finish_time = time
         self._has_news.set()
         if not processed.token_ids:
             return None
@@ -141,13 +143,17 @@ class OutputStream:
         self._is_drained = delta.finish_reason is not None
         return delta
 
-    def timings(self, finish_time: float) -> RequestTimings:
+    def timings(self, now: float) -> RequestTimings:
+        """What the request took until its last output came, however late that was read.
+
+        Until `now` where it was ended from this side.
+        """
         return RequestTimings(
             arrival_time=self._arrival_time,
             scheduled_time=self._scheduled_time,
             first_token_time=self._first_token_time,
             last_token_time=self._last_token_time,
-            finish_time=finish_time,
+            finish_time=now if self._finish_time is None else self._finish_time,
             num_prompt_tokens=self._num_prompt_tokens,
             num_cached_tokens=self._num_cached_tokens,
             num_output_tokens=self._num_output_tokens,
@@ -158,7 +164,9 @@ class OutputStream:
         message = output.message or f"request {self.request_id} ended: {output.finish_reason}"
         if output.rejection is not None:
             self.rejection = output.rejection
-            self.fail_with(QueueFull(message, reason=output.rejection, retry_after_s=RETRY_AFTER_S))
+            self.fail_with(
+                QueueFull(message, reason=output.rejection, retry_after_s=output.retry_after_s)
+            )
         elif output.finish_reason is FinishReason.DEADLINE:
             self.fail_with(DeadlineExceeded(message), FinishReason.DEADLINE)
         else:

@@ -11,6 +11,8 @@ from refectory_server.config import SchedulerConfig
 from refectory_server.core.request import FinishReason
 from refectory_server.engine.async_engine import AsyncEngine, TextDelta
 from refectory_server.engine.client import EngineState
+from refectory_server.engine.in_process_client import InProcessEngineClient
+from refectory_server.engine.input_processor import InputProcessor
 from refectory_server.errors import (
     DeadlineExceeded,
     EngineDead,
@@ -19,6 +21,7 @@ from refectory_server.errors import (
     QueueFull,
     RequestFailed,
 )
+from refectory_server.runner.interface import RunnerFacts
 from refectory_server.runner.simulated_model_runner import simulated_token
 from refectory_server.sampling_params import SamplingParams
 from refectory_server.testing.simulated_engine import (
@@ -172,7 +175,7 @@ def test_input_that_cannot_be_served_never_reaches_the_engine() -> None:
 def test_a_full_queue_refuses_with_its_reason_and_disturbs_nobody() -> None:
     async def scenario() -> None:
         observer = RecordingObserver()
-        scheduler_config = SchedulerConfig(max_num_seqs=1, max_num_queued_reqs=1)
+        scheduler_config = SchedulerConfig(max_num_seqs=1, max_num_queued_reqs=2)
         async with simulated_engine(
             observer=observer, scheduler_config=scheduler_config, step_seconds=lambda _: 0.002
         ) as simulated:
@@ -180,17 +183,23 @@ def test_a_full_queue_refuses_with_its_reason_and_disturbs_nobody() -> None:
             running = asyncio.create_task(collect(simulated.engine, b"first", params, "a"))
             while simulated.engine.stats.num_running == 0:
                 await asyncio.sleep(0.001)
-            waiting = asyncio.create_task(collect(simulated.engine, b"second", params, "b"))
-            while simulated.engine.stats.num_waiting == 0:
+            waiting = [
+                asyncio.create_task(collect(simulated.engine, prompt, params, prompt.decode()))
+                for prompt in (b"second", b"third")
+            ]
+            while simulated.engine.stats.num_waiting < 2:
                 await asyncio.sleep(0.001)
             with pytest.raises(QueueFull) as error:
-                await collect(simulated.engine, b"third", params, "c")
-            assert error.value.reason == "max_num_queued_reqs"
-            assert error.value.retry_after_s >= 1
-            for task, prompt in ((running, b"first"), (waiting, b"second")):
+                await collect(simulated.engine, b"fourth", params, "b")
+            # Two rounds of one seat are in front.
+            assert (error.value.reason, error.value.retry_after_s) == ("max_num_queued_reqs", 2)
+            for task, prompt in zip(
+                (running, *waiting), (b"first", b"second", b"third"), strict=True
+            ):
                 assert "".join(d.text for d in await task) == expected_text(prompt, 20)
         assert observer.rejections == ["max_num_queued_reqs"]
-        assert sorted(request_id for request_id, _, _ in observer.finished) == ["a", "b"]
+        finished = [request_id for request_id, _, _ in observer.finished]
+        assert sorted(finished) == ["a", "second", "third"]
 
     run(scenario())
 
@@ -238,6 +247,59 @@ def test_a_failing_runner_ends_every_request_with_an_error() -> None:
                 await collect(simulated.engine, b"more", SamplingParams(), "late")
             # Its scheduler stopped in the middle of a step; only its blocks need to add up.
         assert observer.statuses[-1].state is EngineState.DEAD
+
+    run(scenario())
+
+
+def test_a_request_lasts_until_its_last_output_however_late_that_is_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        observer = RecordingObserver()
+        async with simulated_engine(observer=observer) as simulated:
+            params = SamplingParams(max_tokens=5)
+            deltas = simulated.engine.generate(list(b"hello"), params, request_id="r")
+            await anext(deltas)
+            await settle(simulated.engine)
+            last_step_time = observer.steps[-1].time
+            await asyncio.sleep(0.01)
+            assert [d.finish_reason async for d in deltas] == [FinishReason.LENGTH]
+        ((_, _, timings),) = observer.finished
+        assert timings.finish_time == timings.last_token_time == last_step_time
+
+    with caplog.at_level("INFO", "refectory_server.engine.async_engine"):
+        run(scenario())
+    (line,) = caplog.messages
+    assert line.startswith(
+        "request r ended (length): 5 prompt tokens, 0 of them cached, 5 output tokens, "
+        "0 preemptions, queued "
+    )
+
+
+def test_a_text_side_that_fails_in_an_unforeseen_way_ends_the_start() -> None:
+    async def scenario() -> None:
+        async with simulated_engine() as simulated:
+            client = InProcessEngineClient(simulated.core, simulated.engine.facts)
+
+        async def fail(facts: RunnerFacts) -> InputProcessor:
+            raise KeyError("content")
+
+        engine = AsyncEngine(client, RecordingObserver(), fail)
+        await engine.start()
+        status = await engine.wait_until_settled()
+        await engine.shutdown()
+        assert (status.state, status.reason) == (EngineState.DEAD, "TextSideFailed")
+        assert status.message == "KeyError: 'content'"
+
+    run(scenario())
+
+
+def test_nothing_is_taken_after_shutdown() -> None:
+    async def scenario() -> None:
+        async with simulated_engine() as simulated:
+            await simulated.engine.shutdown()
+            with pytest.raises(EngineDead, match="shutting down"):
+                await collect(simulated.engine, b"late", SamplingParams())
 
     run(scenario())
 
