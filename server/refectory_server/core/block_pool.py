@@ -89,12 +89,6 @@ class BlockPool:
     def get_cached(self, block_hash: BlockHash) -> Block | None:
         return self._cached.get(block_hash)
 
-    def reset_prefix_cache(self) -> None:
-        """Forget every hash (the weights changed, say). Nothing is freed."""
-        for block in self._cached.values():
-            block.reset_hash()
-        self._cached.clear()
-
     def check_integrity(self) -> None:
         """Raises `RuntimeError` unless free and held blocks are the pool and the cache agrees."""
         free = set(self.free_block_ids)

@@ -95,16 +95,9 @@ class RequestQueue:
             self._by_deadline.add((request.deadline, request.arrival_index), request)
 
     def peek(self) -> Request | None:
+        """The head."""
         first = self._by_rank.first()
         return None if first is None else first[1]
-
-    def pop(self) -> Request:
-        """Raises `IndexError` when nothing waits."""
-        request = self.peek()
-        if request is None:
-            raise IndexError("no request waits")
-        self.remove(request)
-        return request
 
     def remove(self, request: Request) -> None:
         """The request waits here."""

@@ -141,10 +141,6 @@ class Scheduler:
         return updates
 
     @property
-    def has_unfinished_requests(self) -> bool:
-        return bool(self._requests)
-
-    @property
     def has_work(self) -> bool:
         """Whether a step would do anything: schedule tokens, or tell news not yet told."""
         return bool(self._requests or self._updates)

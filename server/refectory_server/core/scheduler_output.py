@@ -77,10 +77,6 @@ class SchedulerOutput:
     preemptions: tuple[Preemption, ...] = ()
     """For the log. To the runner they are dropped requests like any other."""
 
-    @property
-    def total_num_scheduled_tokens(self) -> int:
-        return sum(self.num_scheduled_tokens.values())
-
 
 @dataclass(frozen=True, slots=True)
 class ModelRunnerOutput:

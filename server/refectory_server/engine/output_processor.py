@@ -28,8 +28,7 @@ class ProcessedOutput:
     token_ids: tuple[int, ...]
     """Ids that count, the one that ended the request included."""
     finish_reason: FinishReason | None
-    stopped: bool
-    """A stop string ended the request here while the engine goes on: abort it there."""
+    """STOP also where a stop string ended the request here while the engine goes on."""
 
 
 class OutputProcessor:
@@ -61,28 +60,21 @@ class OutputProcessor:
             text, matched = self._stop_strings.append(self._detokenizer.append((token_id,)))
             pieces.append(text)
             if matched is not None:
-                return self._stop(pieces, token_ids[: index + 1], output)
+                return self._stop(pieces, token_ids[: index + 1])
         if output.finish_reason is not None:
             text, matched = self._stop_strings.append(self._detokenizer.flush())
             pieces.append(text)
             if matched is not None:
-                return self._stop(pieces, token_ids, output)
+                return self._stop(pieces, token_ids)
             pieces.append(self._stop_strings.flush())
         self._finish_reason = output.finish_reason
-        return ProcessedOutput("".join(pieces), tuple(token_ids), output.finish_reason, False)
+        return ProcessedOutput("".join(pieces), tuple(token_ids), output.finish_reason)
 
     def _is_silent(self, ending_token_id: int) -> bool:
         """Whether the token that ended the request stays out of the text, special or not."""
         params = self._params
         return params.skip_special_tokens or ending_token_id in params.stop_token_ids
 
-    def _stop(
-        self, pieces: Sequence[str], token_ids: Sequence[int], output: EngineOutput
-    ) -> ProcessedOutput:
+    def _stop(self, pieces: Sequence[str], token_ids: Sequence[int]) -> ProcessedOutput:
         self._finish_reason = FinishReason.STOP
-        return ProcessedOutput(
-            "".join(pieces),
-            tuple(token_ids),
-            FinishReason.STOP,
-            stopped=output.finish_reason is None,
-        )
+        return ProcessedOutput("".join(pieces), tuple(token_ids), FinishReason.STOP)

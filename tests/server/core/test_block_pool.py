@@ -122,19 +122,6 @@ def test_an_uncached_block_is_found_by_nobody_and_kept_by_its_holder() -> None:
     pool.check_integrity()
 
 
-def test_reset_forgets_every_hash_and_frees_nothing() -> None:
-    pool = BlockPool(3)
-    held, free = pool.allocate(2)
-    pool.cache(held, a_hash(1))
-    pool.cache(free, a_hash(2))
-    pool.free([free])
-    pool.reset_prefix_cache()
-    assert pool.get_cached(a_hash(1)) is None
-    assert pool.get_cached(a_hash(2)) is None
-    assert (held.ref_count, pool.free_block_ids) == (1, (2, 1))
-    pool.check_integrity()
-
-
 def test_integrity_finds_a_lost_block() -> None:
     pool = BlockPool(2)
     (block,) = pool.allocate(1)

@@ -229,7 +229,7 @@ class CoreMachine(RuleBasedStateMachine):
         counts = output.num_scheduled_tokens
         self.check_limits(counts)
         self.check_order(output)
-        assert bool(counts) == self.scheduler.has_unfinished_requests
+        assert bool(counts) == self.scheduler.has_work
         # Everyone who runs and was not preempted has a token; rows are the requests listed.
         running = [r for r in self.live.values() if r.request.status is RequestStatus.RUNNING]
         assert set(counts) == {record.request.request_id for record in running}

@@ -21,7 +21,6 @@ def test_nothing_to_do_is_an_empty_step() -> None:
     small = make_scheduler()
     assert small.step() == (SchedulerOutput(), [])
     assert not small.scheduler.has_work
-    assert not small.scheduler.has_unfinished_requests
 
 
 def test_a_prompt_is_computed_and_decoded_to_its_end() -> None:
@@ -58,7 +57,7 @@ def test_a_prompt_is_computed_and_decoded_to_its_end() -> None:
     assert request.status is RequestStatus.FINISHED
     assert list(request.token_ids) == [0, 1, 2, 3, 4, 5, 70, 71, 72]
     assert small.kv.num_free_blocks == 16
-    assert not small.scheduler.has_unfinished_requests
+    assert not small.scheduler.has_work
 
 
 def test_block_ids_are_sent_again_only_when_the_table_grew() -> None:
@@ -219,7 +218,7 @@ def test_why_a_token_is_the_last(
     _, updates = small.step({"a": token_id})
     assert updates == [RequestUpdate("a", (token_id,), reason, None, 0, 0.0, 0)]
     assert request.finish_reason is reason
-    assert small.scheduler.has_unfinished_requests == (reason is None)
+    assert small.scheduler.has_work == (reason is None)
 
 
 def test_a_failed_request_ends_alone_and_its_blocks_are_shared_with_nobody() -> None:
@@ -304,7 +303,7 @@ def test_news_of_a_step_without_work_are_taken() -> None:
     scheduler = make_scheduler().scheduler
     scheduler.add_request(make_request("late", 3, deadline=1.0))
     assert scheduler.schedule(1.0) == SchedulerOutput()
-    assert (scheduler.has_work, scheduler.has_unfinished_requests) == (True, False)
+    assert (scheduler.has_work, scheduler.stats().num_waiting) == (True, 0)
     (update,) = scheduler.take_updates()
     assert (update.request_id, update.finish_reason) == ("late", FinishReason.DEADLINE)
     assert not scheduler.has_work

@@ -53,7 +53,7 @@ def test_a_prompt_that_leaves_no_token_in_the_pool_is_refused() -> None:
         "the prompt has 36 tokens, at most 35 are allowed: with 1 output token it has to fit "
         "max_model_len 1024 and the KV cache's 36 tokens for one request"
     )
-    assert not small.scheduler.has_unfinished_requests
+    assert not small.scheduler.has_work
 
 
 def test_a_prompt_that_leaves_no_token_in_the_context_is_refused() -> None:

@@ -28,7 +28,7 @@ def step(ids: bytes | list[int], finish_reason: FinishReason | None = None) -> E
 
 
 def going_on(text: str, ids: bytes) -> ProcessedOutput:
-    return ProcessedOutput(text, tuple(ids), None, stopped=False)
+    return ProcessedOutput(text, tuple(ids), None)
 
 
 def test_text_and_ids_of_each_step() -> None:
@@ -36,7 +36,7 @@ def test_text_and_ids_of_each_step() -> None:
     assert processor.process(step(b"ab")) == going_on("ab", b"ab")
     assert processor.process(step(b"")) == going_on("", b"")
     assert processor.process(step(b"c", FinishReason.LENGTH)) == ProcessedOutput(
-        "c", (99,), FinishReason.LENGTH, stopped=False
+        "c", (99,), FinishReason.LENGTH
     )
 
 
@@ -45,7 +45,7 @@ def test_half_a_character_waits_and_is_not_lost_at_the_end() -> None:
     assert processor.process(step(b"a\xe2\x82")) == going_on("a", b"a\xe2\x82")
     assert processor.process(step(b"\xac\xe2")) == going_on("€", b"\xac\xe2")
     last = processor.process(step(b"\x82", FinishReason.LENGTH))
-    assert last == ProcessedOutput("\ufffd", (0x82,), FinishReason.LENGTH, stopped=False)
+    assert last == ProcessedOutput("\ufffd", (0x82,), FinishReason.LENGTH)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_half_a_character_waits_and_is_not_lost_at_the_end() -> None:
 def test_the_end_token_counts_and_shows_only_if_asked(params: dict[str, Any], text: str) -> None:
     processor = output_processor(**params)
     assert processor.process(step([97, EOS], FinishReason.STOP)) == ProcessedOutput(
-        text, (97, EOS), FinishReason.STOP, stopped=False
+        text, (97, EOS), FinishReason.STOP
     )
 
 
@@ -71,29 +71,27 @@ def test_an_ordinary_stop_token_is_not_text() -> None:
 def test_an_ignored_end_token_is_skipped_and_counted() -> None:
     processor = output_processor(ignore_eos=True)
     assert processor.process(step([97, EOS, 98], FinishReason.LENGTH)) == ProcessedOutput(
-        "ab", (97, EOS, 98), FinishReason.LENGTH, stopped=False
+        "ab", (97, EOS, 98), FinishReason.LENGTH
     )
 
 
 def test_a_stop_string_ends_the_request_at_the_id_that_completed_it() -> None:
     processor = output_processor(stop=("END",))
     assert processor.process(step(b"so E")) == going_on("so ", b"so E")
-    assert processor.process(step(b"NDless")) == ProcessedOutput(
-        "", (78, 68), FinishReason.STOP, stopped=True
-    )
+    assert processor.process(step(b"NDless")) == ProcessedOutput("", (78, 68), FinishReason.STOP)
 
 
 def test_a_stop_string_in_the_last_step_needs_no_abort() -> None:
     processor = output_processor(stop=("END",))
     assert processor.process(step(b"so END!", FinishReason.LENGTH)) == ProcessedOutput(
-        "so ", tuple(b"so END"), FinishReason.STOP, stopped=False
+        "so ", tuple(b"so END"), FinishReason.STOP
     )
 
 
 def test_a_stop_string_completed_by_the_final_flush() -> None:
     processor = output_processor(stop=("\ufffd",))
     assert processor.process(step(b"a\xe2", FinishReason.LENGTH)) == ProcessedOutput(
-        "a", (97, 0xE2), FinishReason.STOP, stopped=False
+        "a", (97, 0xE2), FinishReason.STOP
     )
 
 
@@ -101,7 +99,7 @@ def test_a_stop_strings_beginning_is_not_lost_at_the_end() -> None:
     processor = output_processor(stop=("END",))
     assert processor.process(step(b"so EN")).text == "so "
     assert processor.process(step([EOS], FinishReason.STOP)) == ProcessedOutput(
-        "EN", (EOS,), FinishReason.STOP, stopped=False
+        "EN", (EOS,), FinishReason.STOP
     )
 
 
@@ -109,7 +107,7 @@ def test_an_end_without_tokens_releases_what_is_held() -> None:
     processor = output_processor(stop=("END",))
     processor.process(step(b"E\xe2"))
     assert processor.process(step(b"", FinishReason.ABORT)) == ProcessedOutput(
-        "E\ufffd", (), FinishReason.ABORT, stopped=False
+        "E\ufffd", (), FinishReason.ABORT
     )
 
 
