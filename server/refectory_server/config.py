@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 EMBEDDED_MODEL = "embedded://smollm2-135m"
+DEFAULT_TERMINATION_LOG = "/dev/termination-log"
 
 
 class ConfigError(ValueError):
@@ -27,15 +28,15 @@ def option(
     metavar: str | None = None,
     secret: bool = False,
 ) -> Any:
-    """A dataclass field that is also a command line option."""
+    """A dataclass field that is also a command line option. A secret stays out of the repr."""
     return field(
         default=default,
+        repr=not secret,
         metadata={
             "help": help,
             "minimum": minimum,
             "maximum": maximum,
             "metavar": metavar,
-            "secret": secret,
         },
     )
 
@@ -81,7 +82,9 @@ class ModelConfig(_Checked):
     generation_config: Literal["auto", "vllm"] = option(
         "auto", "auto: default sampling from the model's generation_config.json; vllm: ignore it."
     )
-    seed: int = option(0, "Seed of everything not seeded by a request.", minimum=0)
+    seed: int = option(
+        0, "Requests without a seed get theirs from a sequence that starts here.", minimum=0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +172,11 @@ class ApiConfig(_Checked):
         300.0, "Seconds without a step, with work pending, that make /health fail.", minimum=1.0
     )
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "How much to log.")
+    termination_log: str = option(
+        DEFAULT_TERMINATION_LOG,
+        "File that says in JSON why the server ended by itself; the default only where it exists.",
+        metavar="FILE",
+    )
 
     @property
     def has_keys(self) -> bool:

@@ -1,8 +1,8 @@
 """The server's exception tree.
 
 Raised anywhere below the API; knows nothing about HTTP. `api/error_handlers.py` is the only
-place that turns these into status codes, `cli/serve.py` the only one that turns a
-`StartupError` into an exit code.
+place that turns these into status codes, `cli/main.py` the only one that turns a
+`StartupError` or an `EngineDead` into an exit code.
 """
 
 
@@ -44,7 +44,11 @@ class RequestFailed(ServerError):
 
 
 class EngineDead(ServerError):
-    """The engine process is gone; nothing more can be served."""
+    """The engine process is gone; nothing more can be served. `reason` is a CamelCase word."""
+
+    def __init__(self, message: str, *, reason: str = "EngineDied") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class StartupError(ServerError):

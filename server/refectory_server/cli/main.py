@@ -1,14 +1,45 @@
-"""`refectory`: the command group. Each command lives in a module of its own."""
+"""`refectory`: the command group. Each command lives in a module of its own.
+
+The only place that turns a fatal error into a line on standard error, a termination message and
+an exit code.
+"""
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import click
 
-from refectory_server import __version__
+from refectory_server.version import __version__
 from refectory_server.cli.serve import serve
+from refectory_server.cli.termination import TerminationLog
+from refectory_server.errors import EngineDead, StartupError
 
 
-@click.group(context_settings={"help_option_names": ["--help", "-h"]})
+class Program(click.Group):
+    """Explains its end wherever it is not the user's own wish."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        log = TerminationLog.of_command(ctx.args, os.environ)
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            log.write("InvalidFlag", error.format_message())
+            raise
+        except (StartupError, EngineDead) as error:
+            log.write(error.reason, str(error))
+            click.echo(f"refectory: {error}", err=True)
+            ctx.exit(1)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise  # click's own way of ending, `--help` among it
+        except Exception as error:
+            # Its text could hold anything; the traceback on standard error has the rest.
+            log.write("InternalError", f"{type(error).__name__}; see the log")
+            raise
+
+
+@click.group(cls=Program, context_settings={"help_option_names": ["--help", "-h"]})
 @click.version_option(__version__, prog_name="refectory")
 def main() -> None:
     """Refectory: serve large language models."""

@@ -21,7 +21,7 @@ from refectory_server.engine.async_engine import AsyncEngine
 from refectory_server.engine.client import EngineState
 from refectory_server.engine.input_processor import InputProcessor
 from refectory_server.engine.process_client import ProcessEngineClient
-from refectory_server.errors import StartupError
+from refectory_server.errors import EngineDead, StartupError
 from refectory_server.metrics import ServerMetrics
 from refectory_server.models.source import resolve_model
 from refectory_server.runner.interface import RunnerFacts
@@ -33,7 +33,7 @@ EXIT_ENGINE_DIED = 1
 
 
 async def run_server(config: ServerConfig) -> int:
-    """Serve until told to stop; returns the exit code. Raises `StartupError`."""
+    """Serve until told to stop; returns the exit code. Raises `StartupError`, `EngineDead`."""
     started = time.monotonic()
     if config.simulator.simulate is None:
         resolve_model(config.model.model)  # a wrong name is told before anything is started
@@ -50,6 +50,7 @@ async def run_server(config: ServerConfig) -> int:
         metrics,
         make_input_processor,
         request_timeout_s=config.api.request_timeout,
+        seed=config.model.seed,
     )
     lifecycle = Lifecycle(config.api.shutdown_timeout)
     server = HttpServer(create_app(engine, config, metrics, lifecycle), config.api, lifecycle)
@@ -61,7 +62,7 @@ async def run_server(config: ServerConfig) -> int:
         exit_code = await server.serve()
         supervisor.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await supervisor  # raises what kept the engine from starting
+            await supervisor  # raises what kept the engine from starting, or killed it
         return exit_code
     finally:
         text_side.cancel()
@@ -78,8 +79,8 @@ async def _supervise(
         raise StartupError(status.message, reason=status.reason)
     _log_ready(config, server.port, time.monotonic() - started)
     status = await engine.wait_until_dead()
-    logger.error("the engine is dead (%s): %s", status.reason, status.message)
     server.stop(EXIT_ENGINE_DIED)
+    raise EngineDead(f"the engine is dead: {status.message}", reason=status.reason)
 
 
 def _log_ready(config: ServerConfig, port: int, seconds: float) -> None:

@@ -1,6 +1,6 @@
 """`refectory serve`: argv and environment -> `ServerConfig`, then run until told to stop.
 
-The only place that turns a `StartupError` into a line on standard error and an exit code.
+Raises what `run_server` raises; `main` turns it into an exit code.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -23,7 +23,6 @@ from refectory_server.config import (
     ServerConfig,
     SimulatorConfig,
 )
-from refectory_server.errors import StartupError
 from refectory_server.log import configure_logging
 from refectory_server.simulation_profile import load_profile
 
@@ -50,24 +49,14 @@ def serve(**values: Any) -> None:
         config = _make_config(values)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-    except StartupError as error:
-        _exit_with(error)
     configure_logging(config.api.log_level)
     # After parsing: `--help` and a wrong flag are answered without the web framework's import.
     import uvloop
 
     from refectory_server.cli.run_server import run_server
 
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            sys.exit(runner.run(run_server(config)))
-    except StartupError as error:
-        _exit_with(error)
-
-
-def _exit_with(error: StartupError) -> NoReturn:
-    click.echo(f"refectory: {error}", err=True)
-    sys.exit(1)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(run_server(config)))
 
 
 def _make_config(values: dict[str, Any]) -> ServerConfig:
