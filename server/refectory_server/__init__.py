@@ -5,12 +5,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+from refectory_server.version import __version__
+
 if TYPE_CHECKING:
     from refectory_server.llm import LLM
     from refectory_server.sampling_params import SamplingParams
 
-__version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams"]
+__all__ = ["LLM", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,6 @@ import time
 
 from fastapi import FastAPI
 
-from refectory_server import __version__
 from refectory_server.api.auth import AuthMiddleware, load_api_keys
 from refectory_server.api.error_handlers import UnexpectedErrorMiddleware, add_error_handlers
 from refectory_server.api.in_flight import InFlightMiddleware
@@ -22,6 +21,7 @@ from refectory_server.api.sse import StreamTimes
 from refectory_server.config import ServerConfig
 from refectory_server.engine.async_engine import AsyncEngine
 from refectory_server.metrics import ServerMetrics
+from refectory_server.version import __version__
 
 
 def create_app(

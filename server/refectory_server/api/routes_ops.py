@@ -13,7 +13,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from refectory_server import __version__
 from refectory_server.api.body import read_json_object
 from refectory_server.api.generation import encode_messages
 from refectory_server.api.parsing import parse
@@ -29,6 +28,7 @@ from refectory_server.api.service import Service
 from refectory_server.engine.client import EngineState
 from refectory_server.engine.input_processor import InputProcessor
 from refectory_server.metrics import num_waiting
+from refectory_server.version import __version__
 
 
 class OpsRoutes:

@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from refectory_server.version import __version__
 from refectory_server.cli.serve import serve
 from refectory_server.cli.termination import TerminationLog
 from refectory_server.errors import EngineDead, StartupError
+from refectory_server.version import __version__
 
 
 class Program(click.Group):
