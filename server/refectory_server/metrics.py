@@ -60,19 +60,25 @@ class ServerMetrics:
         self._families.generation_tokens.inc(
             sum(len(output.new_token_ids) for output in step.outputs)
         )
-        queries = _increase(stats.num_prefix_query_tokens, last.num_prefix_query_tokens)
-        hits = _increase(stats.num_prefix_hit_tokens, last.num_prefix_hit_tokens)
+        queries = stats.num_prefix_query_tokens - last.num_prefix_query_tokens
+        hits = stats.num_prefix_hit_tokens - last.num_prefix_hit_tokens
         self._families.prefix_cache_queries.inc(queries)
         self._families.gpu_prefix_cache_queries.inc(queries)
         self._families.prefix_cache_hits.inc(hits)
         self._families.gpu_prefix_cache_hits.inc(hits)
-        self._families.num_preemptions.inc(_increase(stats.num_preemptions, last.num_preemptions))
-        self._families.preempted_tokens.inc(
-            _increase(stats.num_preempted_tokens, last.num_preempted_tokens)
-        )
+        self._families.num_preemptions.inc(stats.num_preemptions - last.num_preemptions)
+        self._families.preempted_tokens.inc(stats.num_preempted_tokens - last.num_preempted_tokens)
 
-    def on_first_token(self, ttft_s: float) -> None:
+    def on_first_token(
+        self, ttft_s: float, *, num_prompt_tokens: int, num_cached_tokens: int
+    ) -> None:
         self._families.time_to_first_token.observe(ttft_s)
+        # Now and not at the end of an answer that may take minutes: autoscalers read the rate.
+        num_computed_tokens = num_prompt_tokens - num_cached_tokens
+        self._families.prompt_tokens.inc(num_prompt_tokens)
+        self._families.prompt_tokens_cached.inc(num_cached_tokens)
+        self._families.prompt_tokens_by_source["local_compute"].inc(num_computed_tokens)
+        self._families.prompt_tokens_by_source["local_cache_hit"].inc(num_cached_tokens)
 
     def on_next_tokens(self, itl_s: float) -> None:
         self._families.inter_token_latency.observe(itl_s)
@@ -95,7 +101,9 @@ class ServerMetrics:
         if params.max_tokens is not None:
             self._families.params_max_tokens.observe(params.max_tokens)
         if timings.first_token_time is not None:
-            self._count_prompt(timings.num_prompt_tokens, timings.num_cached_tokens)
+            num_computed_tokens = timings.num_prompt_tokens - timings.num_cached_tokens
+            self._families.request_prompt_tokens.observe(timings.num_prompt_tokens)
+            self._families.request_prefill_computed_tokens.observe(num_computed_tokens)
         self._families.request_generation_tokens.observe(timings.num_output_tokens)
         self._families.request_max_generation_tokens.observe(timings.num_output_tokens)
         self._families.e2e_latency.observe(timings.e2e_s)
@@ -108,15 +116,6 @@ class ServerMetrics:
         ):
             if seconds is not None:
                 histogram.observe(seconds)
-
-    def _count_prompt(self, num_prompt_tokens: int, num_cached_tokens: int) -> None:
-        num_computed_tokens = num_prompt_tokens - num_cached_tokens
-        self._families.prompt_tokens.inc(num_prompt_tokens)
-        self._families.prompt_tokens_cached.inc(num_cached_tokens)
-        self._families.prompt_tokens_by_source["local_compute"].inc(num_computed_tokens)
-        self._families.prompt_tokens_by_source["local_cache_hit"].inc(num_cached_tokens)
-        self._families.request_prompt_tokens.observe(num_prompt_tokens)
-        self._families.request_prefill_computed_tokens.observe(num_computed_tokens)
 
     def _set_load(self, stats: SchedulerStats, *, num_waiting: int) -> None:
         self._families.num_running.set(stats.num_running)
@@ -146,8 +145,3 @@ def num_waiting(engine: AsyncEngine) -> int:
     """Requests that wait, those included that the engine has not seen during a long step."""
     stats = engine.stats
     return max(stats.num_waiting, engine.num_in_flight - stats.num_running)
-
-
-def _increase(now: int, before: int) -> int:
-    """Of a count since the engine's start; one that went down began again at 0."""
-    return now - before if now >= before else now

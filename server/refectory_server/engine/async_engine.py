@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import secrets
+import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Protocol
@@ -35,7 +35,9 @@ class EngineObserver(Protocol):
 
     def on_status(self, status: EngineStatus) -> None: ...
     def on_step(self, step: StepOutputs) -> None: ...
-    def on_first_token(self, ttft_s: float) -> None: ...
+    def on_first_token(
+        self, ttft_s: float, *, num_prompt_tokens: int, num_cached_tokens: int
+    ) -> None: ...
     def on_next_tokens(self, itl_s: float) -> None: ...
     def on_rejected(self, reason: str) -> None: ...
     def on_finished(
@@ -61,12 +63,15 @@ class AsyncEngine:
         make_input_processor: Callable[[RunnerFacts], Awaitable[InputProcessor]],
         *,
         request_timeout_s: float | None = None,
+        seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`seed`: of the seeds that requests without one get, in the order of their arrival."""
         self._client = client
         self._observer = observer
         self._make_input_processor = make_input_processor
         self._request_timeout_s = request_timeout_s
+        self._seeds = random.Random(seed)
         self._clock = clock
         self._status = EngineStatus(EngineState.LOADING)
         self._stats = SchedulerStats()
@@ -166,7 +171,7 @@ class AsyncEngine:
                 prompt_token_ids,
                 # The text side has the stop strings; the engine has no use for them.
                 dataclasses.replace(params, stop=()),
-                seed=params.seed if params.seed is not None else secrets.randbits(63),
+                seed=self._seeds.getrandbits(63) if params.seed is None else params.seed,
                 arrival_time=arrival_time,
                 deadline=None if timeout_s is None else arrival_time + timeout_s,
                 priority=priority,
@@ -212,7 +217,11 @@ class AsyncEngine:
         if stream.rejection is not None:
             self._observer.on_rejected(stream.rejection)
         elif gap_s is not None and stream.num_token_steps == 1:
-            self._observer.on_first_token(gap_s)
+            self._observer.on_first_token(
+                gap_s,
+                num_prompt_tokens=stream.num_prompt_tokens,
+                num_cached_tokens=stream.num_cached_tokens,
+            )
         elif gap_s is not None:
             self._observer.on_next_tokens(gap_s)
 

@@ -48,7 +48,7 @@ class Phases:
             self.finish()
             logger.info("%s", phase.replace("_", " "))
             self._current, self._started = phase, now
-        self._channel.send(StartupProgress(phase, progress, now))
+        self._channel.send(StartupProgress(phase, progress))
 
     def finish(self) -> None:
         if self._current is not None:

@@ -81,7 +81,6 @@ class StartupProgress(msgspec.Struct, frozen=True, tag=True):
 
     phase: str
     progress: float
-    time: float
 
 
 class EngineReady(msgspec.Struct, frozen=True, tag=True):

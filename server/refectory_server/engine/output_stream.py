@@ -48,8 +48,9 @@ class OutputStream:
         """The limit that refused the request, if one did."""
         self.num_token_steps = 0
         """Steps that brought tokens."""
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_cached_tokens = 0
         self._processor = processor
-        self._num_prompt_tokens = num_prompt_tokens
         self._arrival_time = arrival_time
         self._text = ""
         self._token_ids: list[int] = []
@@ -57,7 +58,6 @@ class OutputStream:
         self._error: ServerError | None = None
         self._is_drained = False
         self._has_news = asyncio.Event()
-        self._num_cached_tokens = 0
         self._num_output_tokens = 0
         self._num_preemptions = 0
         self._scheduled_time: float | None = None
@@ -85,7 +85,7 @@ class OutputStream:
         """Take one step's output. Returns the seconds since the last token (first: since arrival)
         if the output has tokens.
         """
-        self._num_cached_tokens = output.num_cached_tokens
+        self.num_cached_tokens = output.num_cached_tokens
         self._num_preemptions = output.num_preemptions
         if output.finish_reason in (FinishReason.ERROR, FinishReason.DEADLINE):
             self._finish_time = time
@@ -135,8 +135,8 @@ class OutputStream:
             text=self._text,
             token_ids=tuple(self._token_ids),
             finish_reason=None if self._error is not None else self._finish_reason,
-            num_prompt_tokens=self._num_prompt_tokens,
-            num_cached_tokens=self._num_cached_tokens,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_cached_tokens=self.num_cached_tokens,
             num_output_tokens=self._num_output_tokens,
         )
         self._text, self._token_ids = "", []
@@ -154,8 +154,8 @@ class OutputStream:
             first_token_time=self._first_token_time,
             last_token_time=self._last_token_time,
             finish_time=now if self._finish_time is None else self._finish_time,
-            num_prompt_tokens=self._num_prompt_tokens,
-            num_cached_tokens=self._num_cached_tokens,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_cached_tokens=self.num_cached_tokens,
             num_output_tokens=self._num_output_tokens,
             num_preemptions=self._num_preemptions,
         )

@@ -58,7 +58,9 @@ class RecordingObserver:
     def on_step(self, step: StepOutputs) -> None:
         self.steps.append(step)
 
-    def on_first_token(self, ttft_s: float) -> None:
+    def on_first_token(
+        self, ttft_s: float, *, num_prompt_tokens: int, num_cached_tokens: int
+    ) -> None:
         self.ttfts_s.append(ttft_s)
 
     def on_next_tokens(self, itl_s: float) -> None:

@@ -13,6 +13,7 @@ from refectory_server.engine.async_engine import AsyncEngine, TextDelta
 from refectory_server.engine.client import EngineState
 from refectory_server.engine.in_process_client import InProcessEngineClient
 from refectory_server.engine.input_processor import InputProcessor
+from refectory_server.engine.messages import AddRequest
 from refectory_server.errors import (
     DeadlineExceeded,
     EngineDead,
@@ -292,6 +293,36 @@ def test_a_text_side_that_fails_in_an_unforeseen_way_ends_the_start() -> None:
         assert status.message == "KeyError: 'content'"
 
     run(scenario())
+
+
+def test_seeds_not_asked_for_follow_from_the_engines() -> None:
+    async def scenario(seed: int) -> list[int]:
+        async with simulated_engine() as simulated:
+            client = InProcessEngineClient(simulated.core, simulated.engine.facts)
+            processor = simulated.engine.input_processor
+        sent: list[AddRequest] = []
+        client.add_request = sent.append  # type: ignore[assignment, method-assign]
+
+        async def make_input_processor(facts: RunnerFacts) -> InputProcessor:
+            return processor
+
+        engine = AsyncEngine(client, RecordingObserver(), make_input_processor, seed=seed)
+        await engine.start()
+        await engine.wait_until_settled()
+        for asked in (None, 7, None):
+            deltas = engine.generate([1], SamplingParams(seed=asked), request_id="r")
+            reading = asyncio.ensure_future(anext(deltas))
+            await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.wait([reading])
+        await engine.shutdown()
+        return [request.seed for request in sent]
+
+    first = asyncio.run(scenario(0))
+    assert first[1] == 7
+    assert first[0] != first[2]
+    assert asyncio.run(scenario(0)) == first
+    assert asyncio.run(scenario(1)) != first
 
 
 def test_nothing_is_taken_after_shutdown() -> None:
