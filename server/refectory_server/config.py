@@ -168,6 +168,11 @@ class ApiConfig(_Checked):
     shutdown_timeout: float = option(
         60.0, "Seconds to finish requests after SIGTERM.", minimum=0.0, maximum=3600.0
     )
+    max_connection_age: float = option(
+        60.0,
+        "Seconds after which a connection is closed with its next response; 0: never.",
+        minimum=0.0,
+    )
     watchdog_timeout: float = option(
         300.0, "Seconds without a step, with work pending, that make /health fail.", minimum=1.0
     )

@@ -22,6 +22,7 @@ import logging
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from refectory_server.api.connection_age import OPENED_EXTENSION, ConnectionAgeMiddleware
 from refectory_server.api.lifecycle import QUIET_S, Lifecycle, Phase
 from refectory_server.api.sse import ABORT_EXTENSION
 from refectory_server.config import ApiConfig
@@ -59,6 +61,8 @@ class HttpServer:
         self._socket: socket.socket | None = None
         self._exit_code = 0
         self._wake_up = asyncio.Event()
+        if config.max_connection_age:
+            app = ConnectionAgeMiddleware(app, config.max_connection_age)
         self._server = _Server(
             uvicorn.Config(
                 app,
@@ -213,8 +217,16 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(HttpToolsProtocol):
-    """httptools' HTTP/1.1, which also lets a response drop its connection."""
+    """httptools' HTTP/1.1, which also lets a response drop its connection and know its age."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._opened = time.monotonic()
+        super().connection_made(transport)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort}  # type: ignore[dict-item]
+        extensions: dict[str, Any] = {
+            ABORT_EXTENSION: self.transport.abort,
+            OPENED_EXTENSION: self._opened,
+        }
+        self.scope["extensions"] = extensions
