@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from refectory_server.cli.config_file import config_file_option
 from refectory_server.cli.options import GroupedCommand, config_options
 from refectory_server.config import (
     EMBEDDED_MODEL,
@@ -33,6 +34,7 @@ from refectory_server.simulation_profile import load_profile
     context_settings={"token_normalize_func": lambda token: token.replace("_", "-")},
 )
 @click.argument("model", required=False)
+@config_file_option
 @config_options(ModelConfig, "model")
 @config_options(SimulatorConfig, "simulator")
 @config_options(CacheConfig, "cache")
