@@ -158,6 +158,12 @@ class ApiConfig(_Checked):
 
     host: str = option("0.0.0.0", "Address to listen on.")
     port: int = option(8000, "Port to listen on.", minimum=0, maximum=65535)
+    metrics_port: int | None = option(
+        None,
+        "Second port, for /metrics, /health and /ready only. Default: none, --port has them.",
+        minimum=0,
+        maximum=65535,
+    )
     api_key: tuple[str, ...] = option(
         (), "Key that requests must carry, several allowed.", secret=True
     )
@@ -177,6 +183,7 @@ class ApiConfig(_Checked):
         300.0, "Seconds without a step, with work pending, that make /health fail.", minimum=1.0
     )
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "How much to log.")
+    log_format: Literal["text", "json"] = option("text", "One line of text or of JSON a record.")
     termination_log: str = option(
         DEFAULT_TERMINATION_LOG,
         "File that says in JSON why the server ended by itself; the default only where it exists.",

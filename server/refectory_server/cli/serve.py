@@ -51,7 +51,7 @@ def serve(**values: Any) -> None:
         config = _make_config(values)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-    configure_logging(config.api.log_level)
+    configure_logging(config.api.log_level, config.api.log_format)
     # After parsing: `--help` and a wrong flag are answered without the web framework's import.
     import uvloop
 

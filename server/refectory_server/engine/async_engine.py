@@ -272,4 +272,15 @@ def _log_finished(request_id: str, reason: FinishReason, timings: RequestTimings
         timings.num_preemptions,
         queue,
         timings.e2e_s,
+        extra={
+            "request_id": request_id,
+            "finish_reason": reason,
+            "num_prompt_tokens": timings.num_prompt_tokens,
+            "num_cached_tokens": timings.num_cached_tokens,
+            "num_output_tokens": timings.num_output_tokens,
+            "num_preemptions": timings.num_preemptions,
+            "queue_s": timings.queue_s,
+            "ttft_s": timings.ttft_s,
+            "e2e_s": timings.e2e_s,
+        },
     )

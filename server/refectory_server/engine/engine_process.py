@@ -137,7 +137,7 @@ def main(address: str) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lifeline_fd = sys.stdin.fileno()
     config = read_config(lifeline_fd)
-    configure_logging(config.api.log_level)
+    configure_logging(config.api.log_level, config.api.log_format)
     channel = Channel(address, lifeline_fd)
     try:
         run_engine(channel, config)

@@ -44,7 +44,7 @@ class ProcessEngineClient:
 
     def __init__(self, config: ServerConfig) -> None:
         # The engine needs nothing of the HTTP side, least of all its keys.
-        api = ApiConfig(log_level=config.api.log_level)
+        api = ApiConfig(log_level=config.api.log_level, log_format=config.api.log_format)
         self._config = dataclasses.replace(config, api=api)
         self._status = EngineStatus(EngineState.LOADING)
         self._facts: RunnerFacts | None = None
