@@ -11,15 +11,23 @@ import httpx
 import openai
 import pytest
 
+from refectory_server.runner.simulated_model_runner import simulated_token
 from refectory_server.testing.simulated_app import SimulatedApp, running_server
+from refectory_server.testing.simulated_engine import ALPHABET
 
 pytestmark = pytest.mark.anyio
 
+
+def said_after(prompt: bytes) -> str:
+    """The simulated model's first 5 tokens."""
+    positions = range(len(prompt), len(prompt) + 5)
+    return bytes(simulated_token(prompt, position, ALPHABET) for position in positions).decode()
+
+
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
-CHAT_TEXT = "ibyec"
-"""What the simulated model says to MESSAGES, in 5 tokens."""
-COMPLETION_TEXT = " puhs"
-"""What it says after the prompt "hi"."""
+CHAT_TEXT = said_after(b"[user]hi[assistant]")
+COMPLETION_TEXT = said_after(b"hi")
+STOP = CHAT_TEXT[2:4]
 
 
 @pytest.fixture
@@ -130,12 +138,12 @@ async def test_a_chat_goes_on_to_the_end_of_the_context(ai: openai.AsyncOpenAI) 
     assert answer.choices[0].finish_reason == "length"
 
 
-@pytest.mark.parametrize("stop", ["ye", ["zzz", "ye"]])
+@pytest.mark.parametrize("stop", [STOP, ["zzz", STOP]])
 async def test_a_stop_string_ends_the_text_before_itself(ai: openai.AsyncOpenAI, stop: Any) -> None:
     answer = await ai.chat.completions.create(
         model="sim", messages=MESSAGES, max_tokens=5, stop=stop
     )
-    assert answer.choices[0].message.content == "ib"
+    assert answer.choices[0].message.content == CHAT_TEXT[:2]
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 4  # ids, those of the stop string included
@@ -143,9 +151,9 @@ async def test_a_stop_string_ends_the_text_before_itself(ai: openai.AsyncOpenAI,
 
 async def test_a_stop_token_ends_the_text(ai: openai.AsyncOpenAI) -> None:
     answer = await ai.chat.completions.create(
-        model="sim", messages=MESSAGES, max_tokens=5, extra_body={"stop_token_ids": [ord("y")]}
+        model="sim", messages=MESSAGES, max_tokens=5, extra_body={"stop_token_ids": [ord(STOP[0])]}
     )
-    assert answer.choices[0].message.content == "ib"
+    assert answer.choices[0].message.content == CHAT_TEXT[:2]
     assert answer.choices[0].finish_reason == "stop"
 
 
