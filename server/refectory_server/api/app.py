@@ -1,4 +1,4 @@
-"""`create_app`: routes and middlewares around one engine.
+"""`create_app` and `create_metrics_app`: routes and middlewares around one engine.
 
 There is no module-level app: a process may hold several.
 """
@@ -36,23 +36,9 @@ def create_app(
 
     `times` are for tests. Raises `StartupError` for an unusable `--api-key-file`.
     """
-    service = Service(
-        engine=engine,
-        config=config,
-        metrics=metrics,
-        lifecycle=lifecycle,
-        model_names=served_model_names(config.model),
-        created=int(time.time()),
-        times=times or StreamTimes(),
-    )
+    service = _make_service(engine, config, metrics, lifecycle, times or StreamTimes())
     metrics.configure(config)
-    app = FastAPI(
-        title="Refectory",
-        version=__version__,
-        # Bodies are parsed by hand (limits, strictness), so a generated schema would be empty.
-        openapi_url=None,
-        redirect_slashes=False,
-    )
+    app = _make_app()
     app.include_router(OpenAIRoutes(service).router())
     app.include_router(OpsRoutes(service).router())
     add_error_handlers(app)
@@ -63,3 +49,44 @@ def create_app(
     app.add_middleware(InFlightMiddleware, lifecycle=lifecycle, on_rejected=metrics.on_rejected)
     app.add_middleware(RequestIdMiddleware)
     return app
+
+
+def create_metrics_app(
+    engine: AsyncEngine, config: ServerConfig, metrics: ServerMetrics, lifecycle: Lifecycle
+) -> FastAPI:
+    """What `--metrics-port` serves: probes and metrics, never a key, never counted."""
+    service = _make_service(engine, config, metrics, lifecycle, StreamTimes())
+    app = _make_app()
+    app.include_router(OpsRoutes(service).monitoring_router())
+    add_error_handlers(app)
+    app.add_middleware(UnexpectedErrorMiddleware)
+    app.add_middleware(RequestIdMiddleware)
+    return app
+
+
+def _make_app() -> FastAPI:
+    return FastAPI(
+        title="Refectory",
+        version=__version__,
+        # Bodies are parsed by hand (limits, strictness), so a generated schema would be empty.
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+
+
+def _make_service(
+    engine: AsyncEngine,
+    config: ServerConfig,
+    metrics: ServerMetrics,
+    lifecycle: Lifecycle,
+    times: StreamTimes,
+) -> Service:
+    return Service(
+        engine=engine,
+        config=config,
+        metrics=metrics,
+        lifecycle=lifecycle,
+        model_names=served_model_names(config.model),
+        created=int(time.time()),
+        times=times,
+    )

@@ -36,15 +36,20 @@ class OpsRoutes:
         self._service = service
 
     def router(self) -> APIRouter:
-        router = APIRouter()
+        router = self.monitoring_router()
         add = router.add_api_route
-        add("/health", self.health, methods=["GET", "HEAD"])
-        add("/ready", self.ready, methods=["GET", "HEAD"])
         add("/load", self.load, methods=["GET"])
         add("/version", self.version, methods=["GET"])
-        add("/metrics", self.metrics, methods=["GET"])
         add("/tokenize", self.tokenize, methods=["POST"])
         add("/detokenize", self.detokenize, methods=["POST"])
+        return router
+
+    def monitoring_router(self) -> APIRouter:
+        """What probes and scrapers read."""
+        router = APIRouter()
+        router.add_api_route("/health", self.health, methods=["GET", "HEAD"])
+        router.add_api_route("/ready", self.ready, methods=["GET", "HEAD"])
+        router.add_api_route("/metrics", self.metrics, methods=["GET"])
         return router
 
     async def health(self) -> Response:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import signal
 import socket
@@ -26,15 +25,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from refectory_server.api.connection_age import OPENED_EXTENSION, ConnectionAgeMiddleware
 from refectory_server.api.lifecycle import QUIET_S, Lifecycle, Phase
+from refectory_server.api.listener import UvicornServer, listen
 from refectory_server.api.sse import ABORT_EXTENSION
 from refectory_server.config import ApiConfig
-from refectory_server.errors import StartupError
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +43,6 @@ FLUSH_S = 2.0
 """For last bytes on their way to slow readers, once everything else is over."""
 KEEP_ALIVE_S = 75.0
 """Longer than the 60 s of common load balancers, so that those close idle connections first."""
-BACKLOG = 2048
 
 
 class HttpServer:
@@ -63,21 +60,12 @@ class HttpServer:
         self._wake_up = asyncio.Event()
         if config.max_connection_age:
             app = ConnectionAgeMiddleware(app, config.max_connection_age)
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                http=_Protocol,
-                ws="none",
-                lifespan="off",
-                access_log=False,
-                log_config=None,
-                log_level="warning",
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=int(KEEP_ALIVE_S),
-                timeout_graceful_shutdown=int(FLUSH_S),
-            ),
+        self._server = UvicornServer(
+            app,
             self._run_until_over,
+            http=_Protocol,
+            timeout_keep_alive=int(KEEP_ALIVE_S),
+            timeout_graceful_shutdown=int(FLUSH_S),
         )
 
     @property
@@ -89,21 +77,7 @@ class HttpServer:
 
     def bind(self) -> None:
         """Open the port. Raises `StartupError` in one line that names host, port and flag."""
-        host, port = self._config.host, self._config.port
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise StartupError(
-                    f"port {port} on {host} is in use by another program; "
-                    "choose another with --port",
-                    reason="PortInUse",
-                ) from error
-            raise StartupError(
-                f"cannot listen on {host} port {port} (--host, --port): {error.strerror or error}",
-                reason="CannotListen",
-            ) from error
+        self._socket = listen(self._config.host, self._config.port, flag="--port")
 
     async def serve(self, *, handle_signals: bool = True) -> int:
         """Serve until drained or stopped; returns the process's exit code.
@@ -199,21 +173,6 @@ class HttpServer:
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handling and with our main loop."""
-
-    def __init__(self, config: uvicorn.Config, run_until_over: Any) -> None:
-        super().__init__(config)
-        self._run_until_over = run_until_over
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def main_loop(self) -> None:
-        await self._run_until_over()
 
 
 class _Protocol(HttpToolsProtocol):

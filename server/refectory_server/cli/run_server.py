@@ -12,8 +12,9 @@ import time
 
 from prometheus_client import CollectorRegistry
 
-from refectory_server.api.app import create_app
+from refectory_server.api.app import create_app, create_metrics_app
 from refectory_server.api.lifecycle import Lifecycle
+from refectory_server.api.metrics_server import MetricsServer
 from refectory_server.api.server import HttpServer
 from refectory_server.api.service import served_model_names
 from refectory_server.config import ServerConfig
@@ -54,9 +55,16 @@ async def run_server(config: ServerConfig) -> int:
     )
     lifecycle = Lifecycle(config.api.shutdown_timeout)
     server = HttpServer(create_app(engine, config, metrics, lifecycle), config.api, lifecycle)
+    metrics_server = None
+    if config.api.metrics_port is not None:
+        app = create_metrics_app(engine, config, metrics, lifecycle)
+        metrics_server = MetricsServer(app, config.api.host, config.api.metrics_port)
     try:
-        # The port opens before anything is loaded: /ready tells how far it is.
+        # The ports open before anything is loaded: /ready tells how far it is.
         server.bind()
+        if metrics_server is not None:
+            metrics_server.bind()
+            metrics_server.start()
         await engine.start()
         supervisor = asyncio.create_task(_supervise(engine, server, config, started))
         exit_code = await server.serve()
@@ -67,6 +75,8 @@ async def run_server(config: ServerConfig) -> int:
     finally:
         text_side.cancel()
         await engine.shutdown()
+        if metrics_server is not None:
+            await metrics_server.stop()
 
 
 async def _supervise(

@@ -1,0 +1,63 @@
+"""Opening ports, and uvicorn as this program runs it. Knows no app and no life cycle."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from refectory_server.errors import StartupError
+
+BACKLOG = 2048
+
+
+def listen(host: str, port: int, flag: str) -> socket.socket:
+    """A listening socket. Raises `StartupError` in one line that names host, port and `flag`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise StartupError(
+                f"port {port} on {host} is in use by another program; choose another with {flag}",
+                reason="PortInUse",
+            ) from error
+        raise StartupError(
+            f"cannot listen on {host} port {port} (--host, {flag}): {error.strerror or error}",
+            reason="CannotListen",
+        ) from error
+
+
+class UvicornServer(uvicorn.Server):
+    """uvicorn without its signal handling, over when `run_until_over` is."""
+
+    def __init__(
+        self, app: ASGIApp, run_until_over: Callable[[], Awaitable[None]], **options: Any
+    ) -> None:
+        """`options` are those of `uvicorn.Config`."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                log_level="warning",
+                server_header=False,
+                proxy_headers=False,
+                **options,
+            )
+        )
+        self._run_until_over = run_until_over
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        await self._run_until_over()
