@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from refectory_server.errors import InvalidRequest
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 1024
+MAX_STOP_TOKEN_IDS = 256
+"""Bounds on what each token is compared with, in threads that all requests share."""
 MAX_SEED = 2**63 - 1
 
 
@@ -58,6 +61,19 @@ class SamplingParams:
             )
         if "" in self.stop:
             raise InvalidRequest("stop holds an empty string; each needs a character", field="stop")
+        longest = max(map(len, self.stop), default=0)
+        if longest > MAX_STOP_CHARS:
+            raise InvalidRequest(
+                f"stop holds a string of {longest} characters; "
+                f"at most {MAX_STOP_CHARS} are allowed",
+                field="stop",
+            )
+        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            raise InvalidRequest(
+                f"stop_token_ids has {len(self.stop_token_ids)} ids; "
+                f"at most {MAX_STOP_TOKEN_IDS} are allowed",
+                field="stop_token_ids",
+            )
         for token_id in self.stop_token_ids:
             _check_int("stop_token_ids", token_id, 0, 2**31 - 1)
 

@@ -50,12 +50,22 @@ USER = {"role": "user", "content": "hi"}
             "stop",
             "stop has 17 strings; at most 16 are allowed",
         ),
+        (
+            {"stop": ["a", "b" * 1025]},
+            "stop",
+            "stop holds a string of 1025 characters; at most 1024 are allowed",
+        ),
         ({"stop": ["a", 1]}, "stop.1", "stop.1 is 1; it must be a string"),
         ({"stop": 5}, "stop", "stop is 5; it must be a list"),
         (
             {"stop_token_ids": [1, -1]},
             "stop_token_ids.1",
             "stop_token_ids.1 is -1; the least allowed is 0",
+        ),
+        (
+            {"stop_token_ids": [3] * 257},
+            "stop_token_ids",
+            "stop_token_ids has 257 ids; at most 256 are allowed",
         ),
         ({"ignore_eos": 1}, "ignore_eos", "ignore_eos is 1; it must be true or false"),
         ({"stream": "true"}, "stream", "stream is 'true'; it must be true or false"),
