@@ -6,7 +6,7 @@ Does not know which tensors a family needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,12 +16,8 @@ from safetensors import SafetensorError, safe_open
 from refectory_server.errors import StartupError
 from refectory_server.models.decoder_spec import DecoderSpec
 from refectory_server.models.gguf_file import GgufFile
-from refectory_server.models.hf_config import read_json_object
-from refectory_server.models.tensor_shapes import LM_HEAD, expected_shapes
-
-_SINGLE_FILE = "model.safetensors"
-_INDEX_FILE = "model.safetensors.index.json"
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+from refectory_server.models.gguf_names import hf_names
+from refectory_server.models.safetensors_files import safetensors_paths
 
 
 class Checkpoint(Protocol):
@@ -37,7 +33,7 @@ class SafetensorsCheckpoint:
     """A folder's safetensors files."""
 
     def __init__(self, folder: Path) -> None:
-        self._files = [_open(path) for path in _safetensors_paths(folder)]
+        self._files = [_open(path) for path in safetensors_paths(folder)]
         self._file_of = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118
 
     @property
@@ -55,8 +51,8 @@ class GgufCheckpoint:
     def __init__(self, file: GgufFile, spec: DecoderSpec) -> None:
         self._file = file
         self._spec = spec
-        hf_names = _hf_names(spec)
-        self._gguf_names = {hf_names.get(name, name): name for name in file.tensors}
+        known = hf_names(spec)
+        self._gguf_names = {known.get(name, name): name for name in file.tensors}
 
     @property
     def names(self) -> set[str]:
@@ -79,40 +75,6 @@ def _halves_from_pairs(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
     half = tensor.shape[0] // num_heads // 2
     paired = tensor.reshape(num_heads, half, 2, *tensor.shape[1:])
     return paired.transpose(1, 2).reshape(tensor.shape)
-
-
-def _hf_names(spec: DecoderSpec) -> dict[str, str]:
-    """GGUF tensor name to Hugging Face name, for every tensor a llama file may hold."""
-    import gguf
-
-    name_map = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, spec.num_layers)
-    return {
-        name_map.get_name(name, try_suffixes=(".weight", ".bias")): name
-        for name in [*expected_shapes(spec), LM_HEAD]
-    }
-
-
-def _safetensors_paths(folder: Path) -> list[Path]:
-    if (folder / _INDEX_FILE).is_file():
-        weight_map = read_json_object(folder / _INDEX_FILE).get("weight_map")
-        if not isinstance(weight_map, Mapping) or not weight_map:
-            raise _invalid(f"{folder / _INDEX_FILE} has no weight_map")
-        names = sorted({str(name) for name in weight_map.values()})
-        for name in names:
-            if Path(name).name != name:
-                raise _invalid(f"{folder / _INDEX_FILE} names {name}, a file outside its folder")
-            if not (folder / name).is_file():
-                raise _invalid(f"{folder / _INDEX_FILE} names {name}, which is not there")
-        return [folder / name for name in names]
-    if (folder / _SINGLE_FILE).is_file():
-        return [folder / _SINGLE_FILE]
-    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
-    if pickles:
-        raise _invalid(
-            f"{folder} has its weights as {pickles[0]}: pickled files can run code and are never "
-            "loaded; convert the model to safetensors"
-        )
-    raise _invalid(f"{folder} has neither {_SINGLE_FILE} nor {_INDEX_FILE}")
 
 
 def _open(path: Path) -> Any:
