@@ -6,15 +6,17 @@ Knows no tensors and no HTTP. The API, `LLM` and the engine's messages all carry
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from refectory_server.errors import InvalidRequest
 
+MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 256
 """Bounds on what each token is compared with, in threads that all requests share."""
 MAX_SEED = 2**63 - 1
+MAX_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,8 @@ class SamplingParams:
     Raises `InvalidRequest`, naming field, value and range, for anything out of range.
     """
 
+    n: int = 1
+    """Choices for one prompt, 1 to 128. Choice i is drawn with seed + i."""
     temperature: float = 1.0
     """0 means greedy; the scale of the logits otherwise, 0 to 2."""
     top_p: float = 1.0
@@ -32,28 +36,55 @@ class SamplingParams:
     """Keep the k most probable tokens; 0 keeps all (-1 is accepted as the same)."""
     min_p: float = 0.0
     """Drop tokens below this share of the most probable one's probability, [0, 1]."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of every token that the output has, [-2, 2]."""
+    frequency_penalty: float = 0.0
+    """Subtracted once for each time that the output has the token, [-2, 2]."""
+    repetition_penalty: float = 1.0
+    """Divides the logits above 0, and multiplies the others, of every token that prompt or output
+    has (Keskar et al. 2019, "CTRL", section 4.1), [0.01, 100]."""
+    logit_bias: dict[int, float] = field(default_factory=dict, hash=False)
+    """Token id to what is added to its logit, [-100, 100]."""
+    allowed_token_ids: tuple[int, ...] = ()
+    """The only tokens that may be chosen; empty: all."""
     seed: int | None = None
     """Key of the counter-based random numbers. Drawn at arrival where None."""
     max_tokens: int | None = None
     """Output tokens at most; None: as many as context and KV cache hold."""
+    min_tokens: int = 0
+    """Output tokens before anything but `max_tokens` may end the request."""
     stop: tuple[str, ...] = ()
     """Strings that end the text; they are not part of it."""
+    include_stop_str_in_output: bool = False
+    """They, and the text of an end token, are part of it all the same."""
     stop_token_ids: tuple[int, ...] = ()
     """Token ids that end the request, like the model's own end tokens."""
     ignore_eos: bool = False
     """Go on past the model's end tokens (benchmarks)."""
     skip_special_tokens: bool = True
     """Leave special tokens out of the text."""
+    logprobs: int | None = None
+    """Tell each token's log-probability, and so many of the most probable tokens'; None: none.
+    They are the model's own, before penalties and temperature."""
 
     def __post_init__(self) -> None:
+        _check_int("n", self.n, 1, MAX_CHOICES)
         _check_number("temperature", self.temperature, 0.0, 2.0)
         _check_number("top_p", self.top_p, 0.0, 1.0, low_open=True)
         _check_number("min_p", self.min_p, 0.0, 1.0)
-        _check_int("top_k", self.top_k, -1, 2**31 - 1)
+        _check_int("top_k", self.top_k, -1, MAX_INT32)
+        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+        for token_id, bias in self.logit_bias.items():
+            _check_int("a token id of logit_bias", token_id, 0, MAX_INT32, field="logit_bias")
+            _check_number(f"logit_bias of token {token_id}", bias, -100.0, 100.0, "logit_bias")
+        _check_ids("allowed_token_ids", self.allowed_token_ids)
         if self.seed is not None:
             _check_int("seed", self.seed, -MAX_SEED - 1, MAX_SEED)
         if self.max_tokens is not None:
-            _check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)
+            _check_int("max_tokens", self.max_tokens, 1, MAX_INT32)
+        _check_int("min_tokens", self.min_tokens, 0, self.max_tokens or MAX_INT32)
         if len(self.stop) > MAX_STOP_STRINGS:
             raise InvalidRequest(
                 f"stop has {len(self.stop)} strings; at most {MAX_STOP_STRINGS} are allowed",
@@ -74,25 +105,47 @@ class SamplingParams:
                 f"at most {MAX_STOP_TOKEN_IDS} are allowed",
                 field="stop_token_ids",
             )
-        for token_id in self.stop_token_ids:
-            _check_int("stop_token_ids", token_id, 0, 2**31 - 1)
+        _check_ids("stop_token_ids", self.stop_token_ids)
+        if self.logprobs is not None:
+            _check_int("logprobs", self.logprobs, 0, MAX_INT32)
 
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0.0
 
+    @property
+    def has_penalties(self) -> bool:
+        """Whether a token's logit depends on the tokens before it."""
+        return (
+            self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+            or self.repetition_penalty != 1.0
+        )
+
 
 def _check_number(
-    field: str, value: float, low: float, high: float, *, low_open: bool = False
+    name: str,
+    value: float,
+    low: float,
+    high: float,
+    field: str | None = None,
+    *,
+    low_open: bool = False,
 ) -> None:
+    """`field` is the request's field where `name` says more than that."""
     above_low = value > low if low_open else value >= low
     if not (math.isfinite(value) and above_low and value <= high):
         bracket = "(" if low_open else "["
         raise InvalidRequest(
-            f"{field} is {value}; allowed is {bracket}{low:g}, {high:g}]", field=field
+            f"{name} is {value}; allowed is {bracket}{low:g}, {high:g}]", field=field or name
         )
 
 
-def _check_int(field: str, value: int, low: int, high: int) -> None:
+def _check_int(name: str, value: int, low: int, high: int, field: str | None = None) -> None:
     if not low <= value <= high:
-        raise InvalidRequest(f"{field} is {value}; allowed is [{low}, {high}]", field=field)
+        raise InvalidRequest(f"{name} is {value}; allowed is [{low}, {high}]", field=field or name)
+
+
+def _check_ids(field: str, token_ids: tuple[int, ...]) -> None:
+    for token_id in token_ids:
+        _check_int(field, token_id, 0, MAX_INT32)

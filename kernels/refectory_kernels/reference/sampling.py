@@ -18,10 +18,11 @@ rows that do not reach their top_p with them."""
 def relative_probabilities(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
     """exp((logits - max(logits)) / temperature).
 
-    logits: [num_rows, vocab_size], finite; temperature: [num_rows], float64, above 0
-    returns weights [num_rows, vocab_size], float64
+    logits: [num_rows, vocab_size], finite or -inf, one of each row finite
+    temperature: [num_rows], float64, above 0
+    returns weights [num_rows, vocab_size], float64, in memory of their own
     """
-    weights = logits.double()
+    weights = logits.to(torch.float64, copy=True)
     weights -= weights.amax(dim=1, keepdim=True)
     return weights.div_(temperature.unsqueeze(1)).exp_()
 

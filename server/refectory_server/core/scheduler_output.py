@@ -79,13 +79,27 @@ class SchedulerOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How probable a chosen token was to the model, before penalties and temperature."""
+
+    logprob: float
+    """Natural logarithm; -inf for a token the model rules out."""
+    rank: int
+    """1 for the most probable token."""
+    top: tuple[tuple[int, float], ...]
+    """(token id, log-probability) of the most probable tokens, as many as asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRunnerOutput:
     """One step's result.
 
     `sampled_token_ids` has an entry for exactly those scheduled requests whose known tokens are
     all computed after this step and that did not fail. `errors` names those that failed alone
-    (NaN logits, say), with the reason in words.
+    (NaN logits, say), with the reason in words. `logprobs` has an entry for each sampled token
+    whose request asks for it.
     """
 
     sampled_token_ids: dict[str, int] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    logprobs: dict[str, TokenLogprobs] = field(default_factory=dict)

@@ -12,6 +12,8 @@ import torch
 
 from refectory_kernels.attention_metadata import AttentionMetadata, build_attention_metadata
 from refectory_server.core.scheduler_output import SchedulerOutput
+from refectory_server.runner.interface import RunnerFacts
+from refectory_server.runner.logit_adjustments import LogitAdjustments
 from refectory_server.sampling_params import SamplingParams
 
 
@@ -26,6 +28,13 @@ class RunnerRequest:
     block_table: torch.Tensor
     """[num_blocks of the request], int64."""
     num_computed_tokens: int
+    adjustments: LogitAdjustments | None
+    """None where the request takes the model's logits as they are."""
+
+    def append_output_token(self, token_id: int) -> None:
+        self.token_ids.append(token_id)
+        if self.adjustments is not None:
+            self.adjustments.add_output_token(token_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +55,9 @@ class InputBatch:
 class RequestStates:
     """Every request the runner has state for."""
 
-    def __init__(self, block_size: int, dtype: torch.dtype) -> None:
-        self._block_size = block_size
+    def __init__(self, facts: RunnerFacts, dtype: torch.dtype) -> None:
+        """`dtype`: that of the KV cache."""
+        self._facts = facts
         self._dtype = dtype
         self._requests: dict[str, RunnerRequest] = {}
 
@@ -68,6 +78,13 @@ class RequestStates:
                 new.seed,
                 torch.tensor(new.block_ids, dtype=torch.int64),
                 new.num_computed_tokens,
+                LogitAdjustments.for_request(
+                    new.sampling_params,
+                    new.token_ids,
+                    new.num_prompt_tokens,
+                    eos_token_ids=self._facts.eos_token_ids,
+                    vocab_size=self._facts.vocab_size,
+                ),
             )
         for cached in scheduler_output.cached_requests:
             request = self._known(cached.request_id)
@@ -106,7 +123,7 @@ class RequestStates:
             token_ids=torch.tensor(token_ids),
             positions=torch.tensor(positions),
             attention=build_attention_metadata(
-                query_lens, context_lens, block_tables, self._block_size, self._dtype
+                query_lens, context_lens, block_tables, self._facts.block_size, self._dtype
             ),
             sample_rows=torch.tensor(sample_rows, dtype=torch.int64),
             sample_requests=tuple(sample_requests),

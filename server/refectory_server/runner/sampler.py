@@ -1,7 +1,8 @@
 """`Sampler`: the next token of every row of logits.
 
 Owns the order of the filters: temperature, then min_p, top_k, top_p, each on what the one before
-left. Knows no requests and no step: a row is logits, parameters, seed and position.
+left; `logit_adjustments` comes before them. Knows no requests and no step: a row is logits,
+parameters, seed and position.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ class BestTokens:
     """Of equal logits the smallest id."""
     are_usable: list[bool]
     """False where the row has a NaN or +inf, or nothing but -inf."""
+
+    def subset(self, rows: Sequence[int]) -> BestTokens:
+        return BestTokens(
+            [self.token_ids[row] for row in rows], [self.are_usable[row] for row in rows]
+        )
 
 
 def best_tokens(logits: torch.Tensor) -> BestTokens:

@@ -27,10 +27,10 @@ from refectory_server.models.source import resolve_model
 from refectory_server.models.torch_decoder import TorchDecoder
 from refectory_server.models.weights import load_weights
 from refectory_server.runner.host_limits import memory_limit_bytes, num_cpus
-from refectory_server.runner.input_batch import InputBatch, RequestStates
+from refectory_server.runner.input_batch import RequestStates
 from refectory_server.runner.interface import ReportProgress, RunnerFacts
 from refectory_server.runner.kv_cache import KVCacheSize, allocate_kv_cache, kv_cache_size
-from refectory_server.runner.sampler import BestTokens, SamplingRow, best_tokens, sample
+from refectory_server.runner.token_choice import choose_tokens
 from refectory_server.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,6 @@ class TorchModelRunner:
     ) -> None:
         self._decoder = decoder
         self._kv_cache = allocate_kv_cache(decoder.spec, size, decoder.dtype)
-        self._states = RequestStates(size.block_size, decoder.dtype)
         dtype = str(decoder.dtype).removeprefix("torch.")
         self._facts = RunnerFacts(
             num_blocks=size.num_blocks,
@@ -61,6 +60,7 @@ class TorchModelRunner:
             description=f"torch {torch.__version__} on cpu, {dtype}, "
             f"{torch.get_num_threads()} threads",
         )
+        self._states = RequestStates(self._facts, decoder.dtype)
 
     @property
     def facts(self) -> RunnerFacts:
@@ -68,7 +68,7 @@ class TorchModelRunner:
 
     @torch.inference_mode()
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        """See `ModelRunner`. Rows whose logits are NaN or infinite fail alone."""
+        """See `ModelRunner`. A row whose logits are NaN or infinite fails alone."""
         self._states.update(scheduler_output)
         self._copy_blocks(scheduler_output.block_copies)
         if not scheduler_output.num_scheduled_tokens:
@@ -79,7 +79,8 @@ class TorchModelRunner:
         )
         if not batch.sample_requests:
             return ModelRunnerOutput()
-        return _sample(self._decoder.compute_logits(hidden[batch.sample_rows]), batch)
+        logits = self._decoder.compute_logits(hidden[batch.sample_rows])
+        return choose_tokens(logits, batch.sample_requests)
 
     def warm_up(self) -> None:
         """One tiny step through block 0, which nobody holds yet: torch sets itself up in it."""
@@ -98,29 +99,6 @@ class TorchModelRunner:
                 torch.tensor([copy.source_id for copy in copies]),
                 torch.tensor([copy.target_id for copy in copies]),
             )
-
-
-def _sample(logits: torch.Tensor, batch: InputBatch) -> ModelRunnerOutput:
-    """Tokens for the good rows, appended to their requests; errors for the others."""
-    best = best_tokens(logits)
-    good = [index for index, is_usable in enumerate(best.are_usable) if is_usable]
-    requests = batch.sample_requests
-    errors = {}
-    if len(good) < len(requests):
-        for request, is_usable in zip(requests, best.are_usable, strict=True):
-            if not is_usable:
-                errors[request.request_id] = (
-                    f"the model's logits after token {len(request.token_ids)} are NaN or infinite"
-                )
-        requests = tuple(requests[index] for index in good)
-        logits = logits[good]
-        best = best_tokens(logits) if good else BestTokens([], [])
-    rows = [SamplingRow(r.sampling_params, r.seed, len(r.token_ids)) for r in requests]
-    sampled = {}
-    for request, token_id in zip(requests, sample(logits, rows, best), strict=True):
-        request.token_ids.append(token_id)
-        sampled[request.request_id] = token_id
-    return ModelRunnerOutput(sampled, errors)
 
 
 def load_torch_runner(config: ServerConfig, report: ReportProgress) -> TorchModelRunner:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,6 +9,7 @@ from refectory_server.runner import sampler
 from refectory_server.runner.philox import uniforms
 from refectory_server.runner.sampler import SamplingRow, best_tokens
 from refectory_server.sampling_params import SamplingParams
+from refectory_server.testing.plain_sampler import plain_choice
 
 GREEDY = SamplingParams(temperature=0.0)
 SETTINGS = [
@@ -30,34 +30,6 @@ def sample(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
     return sampler.sample(logits, rows, best_tokens(logits))
 
 
-def plain_sample(logits: list[float], params: SamplingParams, seed: int, position: int) -> int:
-    """The rules once more, one token at a time and without tensors."""
-    scaled = np.array(logits, dtype=np.float64)
-    weights = np.exp((scaled - scaled.max()) / params.temperature)
-    kept = {i for i, w in enumerate(weights) if w >= params.min_p}
-    if 0 < params.top_k < len(weights):
-        last = sorted((weights[i] for i in kept), reverse=True)[: params.top_k][-1]
-        kept = {i for i in kept if weights[i] >= last}
-    if params.top_p < 1:
-        target = params.top_p * sum(weights[i] for i in sorted(kept))
-        nucleus: set[int] = set()
-        reached = 0.0
-        for i in sorted(kept, key=lambda i: (-weights[i], i)):
-            if reached >= target:
-                break
-            nucleus.add(i)
-            reached += weights[i]
-        kept = nucleus
-    total = sum(weights[i] for i in sorted(kept))
-    target = uniforms([seed], [position])[0] * total
-    reached = 0.0
-    for i in sorted(kept):
-        reached += weights[i]
-        if reached > target:
-            return i
-    raise AssertionError(f"{target} is not below the sum {reached}")
-
-
 @pytest.mark.parametrize("params", SETTINGS, ids=str)
 def test_equals_the_plain_reading(params: SamplingParams) -> None:
     torch.manual_seed(1)
@@ -68,7 +40,7 @@ def test_equals_the_plain_reading(params: SamplingParams) -> None:
     token_ids = sample(logits, rows)
 
     assert token_ids == [
-        plain_sample(row_logits, row.params, row.seed, row.position)
+        plain_choice(row_logits, row.params, row.seed, row.position)
         for row_logits, row in zip(logits.tolist(), rows, strict=True)
     ]
     assert len(set(token_ids)) > 10
