@@ -10,6 +10,7 @@ import socket
 
 from starlette.types import ASGIApp
 
+from refectory_server.api.http_protocol import HttpProtocol
 from refectory_server.api.listener import UvicornServer, listen
 
 _FLUSH_S = 1
@@ -24,7 +25,7 @@ class MetricsServer:
         self._is_over = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._server = UvicornServer(
-            app, self._wait_until_over, http="httptools", timeout_graceful_shutdown=_FLUSH_S
+            app, self._wait_until_over, http=HttpProtocol, timeout_graceful_shutdown=_FLUSH_S
         )
 
     @property

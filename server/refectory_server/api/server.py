@@ -21,17 +21,14 @@ import logging
 import signal
 import socket
 import threading
-import time
 from collections.abc import Iterator
-from typing import Any
 
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from refectory_server.api.connection_age import OPENED_EXTENSION, ConnectionAgeMiddleware
+from refectory_server.api.connection_age import ConnectionAgeMiddleware
+from refectory_server.api.http_protocol import HttpProtocol
 from refectory_server.api.lifecycle import QUIET_S, Lifecycle, Phase
 from refectory_server.api.listener import UvicornServer, listen
-from refectory_server.api.sse import ABORT_EXTENSION
 from refectory_server.config import ApiConfig
 
 logger = logging.getLogger(__name__)
@@ -63,7 +60,7 @@ class HttpServer:
         self._server = UvicornServer(
             app,
             self._run_until_over,
-            http=_Protocol,
+            http=HttpProtocol,
             timeout_keep_alive=int(KEEP_ALIVE_S),
             timeout_graceful_shutdown=int(FLUSH_S),
         )
@@ -173,19 +170,3 @@ class HttpServer:
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
-
-
-class _Protocol(HttpToolsProtocol):
-    """httptools' HTTP/1.1, which also lets a response drop its connection and know its age."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._opened = time.monotonic()
-        super().connection_made(transport)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        extensions: dict[str, Any] = {
-            ABORT_EXTENSION: self.transport.abort,
-            OPENED_EXTENSION: self._opened,
-        }
-        self.scope["extensions"] = extensions
