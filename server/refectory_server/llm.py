@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
-import secrets
+import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -88,6 +88,7 @@ class LLM:
             runner.facts, config.scheduler.watermark
         )
         self._numbers = itertools.count()
+        self._seeds = random.Random(config.model.seed)
 
     def get_tokenizer(self) -> Tokenizer:
         return self._text_side.tokenizer
@@ -170,7 +171,7 @@ class LLM:
             for (prompt, ids), one in zip(encoded, params, strict=True)
         }
         for request_id, request in pending.items():
-            self._core.handle(request.message(request_id))
+            self._core.handle(request.message(request_id, self._seeds.getrandbits(63)))
         finished: dict[str, RequestOutput] = {}
         try:
             with tqdm(total=len(pending), desc="Processed prompts", disable=not use_tqdm) as bar:
@@ -236,13 +237,14 @@ class _Pending:
         self._first_token_time: float | None = None
         self._last_token_time: float | None = None
 
-    def message(self, request_id: str) -> AddRequest:
+    def message(self, request_id: str, drawn_seed: int) -> AddRequest:
+        """`drawn_seed` counts where none was asked for."""
         seed = self._params.seed
         return AddRequest(
             request_id,
             self._prompt_token_ids,
             dataclasses.replace(self._params, stop=()),
-            seed=secrets.randbits(63) if seed is None else seed,
+            seed=drawn_seed if seed is None else seed,
             arrival_time=self._arrival_time,
         )
 

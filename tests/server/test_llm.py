@@ -15,6 +15,7 @@ from refectory_server.config import (
     SchedulerConfig,
     SimulatorConfig,
 )
+from refectory_server.engine.messages import AddRequest, ToEngine
 from refectory_server.errors import InvalidRequest, PromptTooLong, StartupError
 from refectory_server.runner.simulated_model_runner import simulated_num_tokens, simulated_token
 from refectory_server.runner.simulation import BYTE_ALPHABET
@@ -123,6 +124,26 @@ def test_an_interrupted_call_leaves_nothing_behind(llm: LLM) -> None:
     assert result.outputs[0].text == expected_text("c", 50)
     llm._core.check_integrity()
     assert llm._core.step().stats.num_running == 0
+
+
+def test_seeds_not_asked_for_follow_from_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(seed: int) -> list[int]:
+        llm = LLM(simulate="instant", seed=seed)
+        sent: list[ToEngine] = []
+        handle = llm._core.handle
+
+        def listen(message: ToEngine) -> None:
+            sent.append(message)
+            handle(message)
+
+        monkeypatch.setattr(llm._core, "handle", listen)
+        llm.generate(["a", "b"], SamplingParams(max_tokens=1), use_tqdm=False)
+        return [message.seed for message in sent if isinstance(message, AddRequest)]
+
+    first = drawn(3)
+    assert len(set(first)) == 2
+    assert drawn(3) == first
+    assert drawn(4) != first
 
 
 def test_every_engine_option_is_a_keyword() -> None:

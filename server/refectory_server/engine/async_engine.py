@@ -243,7 +243,9 @@ class AsyncEngine:
             logger.exception("the text side could not be made")
             message = f"{type(error).__name__}: {error}"
             status = EngineStatus(EngineState.DEAD, reason="TextSideFailed", message=message)
-        self._set_status(status)
+        # The engine may have died meanwhile, and the dead do not become ready.
+        if self._status.state is EngineState.LOADING:
+            self._set_status(status)
 
     def _set_status(self, status: EngineStatus) -> None:
         self._status = status

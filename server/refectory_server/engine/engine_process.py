@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import signal
 import sys
 import time
 
@@ -133,8 +132,6 @@ def _read_exactly(fd: int, length: int) -> bytes:
 
 
 def main(address: str) -> int:
-    # Ctrl-C reaches the whole terminal group; only the API process decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     lifeline_fd = sys.stdin.fileno()
     config = read_config(lifeline_fd)
     configure_logging(config.api.log_level, config.api.log_format)

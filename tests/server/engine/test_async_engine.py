@@ -10,7 +10,7 @@ import pytest
 from refectory_server.config import SchedulerConfig
 from refectory_server.core.request import FinishReason
 from refectory_server.engine.async_engine import AsyncEngine, TextDelta
-from refectory_server.engine.client import EngineState
+from refectory_server.engine.client import EngineState, EngineStatus
 from refectory_server.engine.in_process_client import InProcessEngineClient
 from refectory_server.engine.input_processor import InputProcessor
 from refectory_server.engine.messages import AddRequest
@@ -291,6 +291,29 @@ def test_a_text_side_that_fails_in_an_unforeseen_way_ends_the_start() -> None:
         await engine.shutdown()
         assert (status.state, status.reason) == (EngineState.DEAD, "TextSideFailed")
         assert status.message == "KeyError: 'content'"
+
+    run(scenario())
+
+
+def test_an_engine_that_dies_while_the_text_side_is_made_stays_dead() -> None:
+    async def scenario() -> None:
+        async with simulated_engine() as simulated:
+            client = InProcessEngineClient(simulated.core, simulated.engine.facts)
+            processor = simulated.engine.input_processor
+        dead = EngineStatus(EngineState.DEAD, reason="EngineDied", message="killed")
+        is_made = asyncio.Event()
+
+        async def make_input_processor(facts: RunnerFacts) -> InputProcessor:
+            client._set_status(dead)
+            is_made.set()
+            return processor
+
+        engine = AsyncEngine(client, RecordingObserver(), make_input_processor)
+        await engine.start()
+        await is_made.wait()
+        await asyncio.sleep(0)
+        assert engine.status == dead
+        await engine.shutdown()
 
     run(scenario())
 
