@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from refectory_server.cli.serve import serve
-from refectory_server.cli.termination import TerminationLog
+from refectory_server.cli.termination import TERMINATION_LOG_KEY, TerminationLog
 from refectory_server.errors import EngineDead, StartupError
 from refectory_server.version import __version__
 
@@ -21,21 +21,26 @@ class Program(click.Group):
     """Explains its end wherever it is not the user's own wish."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        log = TerminationLog.of_command(ctx.args, os.environ)
+        args = tuple(ctx.args)
+
+        def log(reason: str, message: str) -> None:
+            path = ctx.meta.get(TERMINATION_LOG_KEY)
+            TerminationLog.of_command(args, os.environ, path).write(reason, message)
+
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            log.write("InvalidFlag", error.format_message())
+            log("InvalidFlag", error.format_message())
             raise
         except (StartupError, EngineDead) as error:
-            log.write(error.reason, str(error))
+            log(error.reason, str(error))
             click.echo(f"refectory: {error}", err=True)
             ctx.exit(1)
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise  # click's own way of ending, `--help` among it
         except Exception as error:
             # Its text could hold anything; the traceback on standard error has the rest.
-            log.write("InternalError", f"{type(error).__name__}; see the log")
+            log("InternalError", f"{type(error).__name__}; see the log")
             raise
 
 

@@ -14,6 +14,7 @@ import click
 
 from refectory_server.cli.config_file import config_file_option
 from refectory_server.cli.options import GroupedCommand, config_options
+from refectory_server.cli.termination import TERMINATION_LOG_KEY
 from refectory_server.config import (
     EMBEDDED_MODEL,
     ApiConfig,
@@ -34,24 +35,37 @@ from refectory_server.simulation_profile import load_profile
     context_settings={"token_normalize_func": lambda token: token.replace("_", "-")},
 )
 @click.argument("model", required=False)
+@click.option(
+    "--check",
+    "check_only",
+    is_flag=True,
+    help="Check flags, config, tokenizer and the weights' headers; print one line and exit.",
+)
 @config_file_option
 @config_options(ModelConfig, "model")
 @config_options(SimulatorConfig, "simulator")
 @config_options(CacheConfig, "cache")
 @config_options(SchedulerConfig, "scheduler")
 @config_options(ApiConfig, "api")
-def serve(**values: Any) -> None:
+def serve(check_only: bool, **values: Any) -> None:
     """Serve MODEL over an OpenAI-compatible API.
 
     MODEL is a folder with safetensors weights, a .gguf file, or the name of an embedded model;
     without it the small embedded model is served. Every option is also an environment variable:
     REFECTORY_PORT for --port.
     """
+    # From here on the config file has been read: what went wrong is told where it says.
+    click.get_current_context().meta[TERMINATION_LOG_KEY] = values["termination_log"]
     try:
         config = _make_config(values)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     configure_logging(config.api.log_level, config.api.log_format)
+    if check_only:
+        from refectory_server.cli.check import check
+
+        click.echo(f"ok: {check(config)}")
+        return
     # After parsing: `--help` and a wrong flag are answered without the web framework's import.
     import uvloop
 

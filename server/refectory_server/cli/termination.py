@@ -17,6 +17,8 @@ from refectory_server.config import DEFAULT_TERMINATION_LOG
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 2048
+TERMINATION_LOG_KEY = "refectory.termination_log"
+"""In a click context's `meta`: the path, as soon as a command knows it for certain."""
 _FLAG = "--termination-log"
 _VARIABLE = "REFECTORY_TERMINATION_LOG"
 _SECRET_FLAGS = ("--api-key",)
@@ -36,9 +38,16 @@ class TerminationLog:
         self._secrets = secrets
 
     @classmethod
-    def of_command(cls, args: Sequence[str], environment: Mapping[str, str]) -> TerminationLog:
-        """As a command line asks for it, also one that is otherwise wrong."""
+    def of_command(
+        cls, args: Sequence[str], environment: Mapping[str, str], path: str | None = None
+    ) -> TerminationLog:
+        """As a command line asks for it, also one that is otherwise wrong.
+
+        `path`: what a command that could be parsed made of it
+        """
         paths = _values(args, _FLAG) or [environment.get(_VARIABLE) or DEFAULT_TERMINATION_LOG]
+        if path is not None:
+            paths = [path]
         secrets = [value for flag in _SECRET_FLAGS for value in _values(args, flag)]
         for name in _SECRET_VARIABLES:
             secrets += environment.get(name, "").split()
