@@ -8,11 +8,16 @@ no environment.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 EMBEDDED_MODEL = "embedded://smollm2-135m"
 DEFAULT_TERMINATION_LOG = "/dev/termination-log"
+
+
+MAX_INT = 2**63 - 1
+"""Largest number of an option without a maximum of its own: it travels as 64 bits."""
 
 
 class ConfigError(ValueError):
@@ -51,14 +56,32 @@ class _Checked:
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)
-            low, high = f.metadata.get("minimum"), f.metadata.get("maximum")
-            if value is None or isinstance(value, str) or (low is None and high is None):
-                continue
-            if (low is not None and value < low) or (high is not None and value > high):
-                allowed = (
-                    f"[{'' if low is None else f'{low:g}'}, {'' if high is None else f'{high:g}'}]"
-                )
-                raise ConfigError(f"{flag_name(f.name)} is {value}; allowed is {allowed}")
+            flag = flag_name(f.name)
+            if isinstance(value, str | tuple):
+                _check_texts(flag, (value,) if isinstance(value, str) else value)
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                low, high = f.metadata.get("minimum"), f.metadata.get("maximum")
+                _check_number(flag, value, low, MAX_INT if high is None else high)
+
+
+def _check_texts(flag: str, texts: tuple[str, ...]) -> None:
+    """The messages leave the values out: they may be keys."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{flag} holds bytes that are no UTF-8 text") from None
+
+
+def _check_number(flag: str, value: float, low: float | None, high: float) -> None:
+    is_in_range = math.isfinite(value) and (low is None or low <= value) and value <= high
+    if not is_in_range:
+        bounds = ["" if low is None else _plain(low), _plain(high)]
+        raise ConfigError(f"{flag} is {value}; allowed is [{', '.join(bounds)}]")
+
+
+def _plain(number: float) -> str:
+    return f"{number:g}" if isinstance(number, float) else str(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +212,14 @@ class ApiConfig(_Checked):
         "File that says in JSON why the server ended by itself; the default only where it exists.",
         metavar="FILE",
     )
+
+    def __post_init__(self) -> None:
+        _Checked.__post_init__(self)
+        if any(not key or key != key.strip() for key in self.api_key):
+            raise ConfigError(
+                "--api-key has a key that is empty, or that begins or ends with white space; "
+                "an empty one would let everybody in, and no client can send the others"
+            )
 
     @property
     def has_keys(self) -> bool:

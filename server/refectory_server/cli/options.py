@@ -32,7 +32,8 @@ class SizeType(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"(-?\d+)(k|m|g|K|M|G|Ki|Mi|Gi)?", value.strip())
+        # Not more digits than Python reads at once; their value is the config's to judge.
+        match = re.fullmatch(r"(-?\d{1,999})(k|m|g|K|M|G|Ki|Mi|Gi)?", value.strip())
         if match is None:
             self.fail(f"{value!r} is not a whole number such as 4096, 4k (4,000) or 4K (4,096)")
         return int(match[1]) * _MULTIPLIERS.get(match[2] or "", 1)

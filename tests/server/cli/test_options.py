@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import click
@@ -107,6 +108,20 @@ def test_an_unknown_flag_is_an_error_with_the_nearest_name() -> None:
         (lambda: ApiConfig(port=70000), "--port is 70000; allowed is [0, 65535]"),
         (lambda: CacheConfig(kv_cache_memory_bytes=0), "--kv-cache-memory-bytes is 0; allowed is"),
         (lambda: SchedulerConfig(watermark=0.6), "--watermark is 0.6; allowed is [0, 0.5]"),
+        (lambda: SchedulerConfig(watermark=math.nan), "--watermark is nan; allowed is [0, 0.5]"),
+        (
+            lambda: ApiConfig(request_timeout=math.inf),
+            f"--request-timeout is inf; allowed is [0.001, {2**63 - 1}]",
+        ),
+        (lambda: ModelConfig(seed=2**63), f"--seed is {2**63}; allowed is [0, {2**63 - 1}]"),
+        (
+            lambda: ModelConfig(served_model_name=("a", "\udcff")),
+            "--served-model-name holds bytes that are no UTF-8 text",
+        ),
+        (lambda: ModelConfig(model="\udcff"), "--model holds bytes that are no UTF-8 text"),
+        (lambda: ApiConfig(api_key=("\udcff",)), "--api-key holds bytes that are no UTF-8 text"),
+        (lambda: ApiConfig(api_key=("k", "")), "--api-key has a key that is empty, or that begins"),
+        (lambda: ApiConfig(api_key=("k ",)), "--api-key has a key that is empty, or that begins"),
         (
             lambda: SchedulerConfig(max_num_batched_tokens=64),
             "--max-num-batched-tokens is 64, less than --max-num-seqs 128",
@@ -124,6 +139,12 @@ def test_a_config_error_on_the_command_line_is_one_line_and_exit_code_2() -> Non
     assert result.exit_code == 2
     assert "--port is 70000; allowed is [0, 65535]" in result.output
     assert "Traceback" not in result.output
+
+
+def test_a_number_of_thousands_of_digits_is_an_error_like_any_other() -> None:
+    result = CliRunner().invoke(main, ["serve", "--port", "9" * 5000])
+    assert result.exit_code == 2
+    assert "is not a whole number such as 4096" in result.output
 
 
 def test_help_lists_every_option_under_its_group() -> None:
