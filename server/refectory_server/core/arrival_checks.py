@@ -45,13 +45,21 @@ def compute_max_output_tokens(
     return room if wanted is None else min(wanted, room)
 
 
-def check_queue_limits(request: Request, waiting: RequestQueue, config: SchedulerConfig) -> None:
-    """Raises `QueueFull`. Into an empty queue any prompt may go: it is the next to run."""
+def check_queue_limits(
+    request: Request, waiting: RequestQueue, config: SchedulerConfig, num_free_seats: int
+) -> None:
+    """Raises `QueueFull`. Whom a seat is free for does not wait: the next step takes it.
+
+    Into an empty queue any prompt may go: it is the next to run.
+    """
+    num_waiting = len(waiting) - num_free_seats
+    if num_waiting < 0:
+        return
     # A second for each round of seats in front: a hint, as nothing is known of their lengths.
-    retry_after_s = max(1, -(-len(waiting) // config.max_num_seqs))
-    if len(waiting) >= config.queue_limit:
+    retry_after_s = max(1, -(-num_waiting // config.max_num_seqs))
+    if num_waiting >= config.queue_limit:
         raise QueueFull(
-            f"{len(waiting)} requests wait, max_num_queued_reqs is {config.queue_limit}",
+            f"{num_waiting} requests wait, max_num_queued_reqs is {config.queue_limit}",
             reason="max_num_queued_reqs",
             retry_after_s=retry_after_s,
         )

@@ -61,6 +61,8 @@ class Scheduler:
         """Of the children never admitted yet, by the child's id. The object, not its id: an id
         can be used again, for another prompt, before the child runs."""
         self._num_arrivals = 0
+        self._has_left_waiting = False
+        """The latest step had no room for all that waited, so newcomers wait behind them."""
         self._dropped_request_ids: list[str] = []
         self._updates: list[RequestUpdate] = []
         self._num_scheduled_tokens = 0
@@ -79,7 +81,10 @@ class Scheduler:
         if parent is not None:
             check_same_prompt(parent, request)
         max_output_tokens = compute_max_output_tokens(request, self._max_model_len, self._kv)
-        check_queue_limits(request, self._waiting, self._config)
+        num_free_seats = self._config.max_num_seqs - len(self._running)
+        check_queue_limits(
+            request, self._waiting, self._config, 0 if self._has_left_waiting else num_free_seats
+        )
         request.max_output_tokens = max_output_tokens
         self._num_arrivals += 1
         request.arrival_index = self._num_arrivals
@@ -109,6 +114,7 @@ class Scheduler:
         self._continue_running(step)
         if not step.preemptions:
             self._admit_waiting(step, now)
+        self._has_left_waiting = len(self._waiting) > 0
         self._num_scheduled_tokens = self._config.max_num_batched_tokens - step.token_budget
         if not self._num_scheduled_tokens:
             return SchedulerOutput()  # no reason to call the runner: the dropped ids wait

@@ -65,28 +65,48 @@ def test_a_prompt_that_leaves_no_token_in_the_context_is_refused() -> None:
 
 def test_the_queue_is_full_by_number() -> None:
     small = make_scheduler(max_num_seqs=2, max_num_queued_reqs=5)
-    for index in range(5):
+    for index in range(2 + 5):
         small.scheduler.add_request(make_request(f"r{index}"))
     with pytest.raises(QueueFull, match="5 requests wait, max_num_queued_reqs is 5") as refusal:
-        small.scheduler.add_request(make_request("r5"))
+        small.scheduler.add_request(make_request("late"))
     assert (refusal.value.reason, refusal.value.retry_after_s) == ("max_num_queued_reqs", 3)
     small.step({"r0": 70, "r1": 70})
-    for index in (5, 6):
+    with pytest.raises(QueueFull, match="5 requests wait"):
+        small.scheduler.add_request(make_request("late"))
+    small.scheduler.abort(["r2"])
+    small.scheduler.add_request(make_request("late"))
+
+
+def test_a_burst_that_finds_seats_is_not_refused() -> None:
+    small = make_scheduler(max_num_seqs=8, max_num_queued_reqs=1, max_num_queued_tokens=1)
+    for index in range(8):
         small.scheduler.add_request(make_request(f"r{index}"))
-    with pytest.raises(QueueFull):
-        small.scheduler.add_request(make_request("r7"))
+    output, _ = small.step({f"r{index}": 70 for index in range(8)})
+    assert len(output.new_requests) == 8
+
+
+def test_a_free_seat_without_blocks_is_none() -> None:
+    small = make_scheduler(num_blocks=4, max_num_seqs=8, max_num_queued_reqs=2)
+    for request_id in ("runs", "waits"):
+        small.scheduler.add_request(make_request(request_id, 10))
+    small.step({"runs": 70})
+    small.scheduler.add_request(make_request("also", 10))
+    with pytest.raises(QueueFull, match="2 requests wait"):
+        small.scheduler.add_request(make_request("late", 10))
 
 
 def test_by_default_four_rounds_of_seats_may_wait() -> None:
     small = make_scheduler(max_num_seqs=1)
-    for index in range(4):
+    for index in range(1 + 4):
         small.scheduler.add_request(make_request(f"r{index}"))
     with pytest.raises(QueueFull, match="max_num_queued_reqs is 4"):
-        small.scheduler.add_request(make_request("r4"))
+        small.scheduler.add_request(make_request("late"))
 
 
 def test_the_queue_is_full_by_tokens() -> None:
-    small = make_scheduler(max_num_queued_tokens=10)
+    small = make_scheduler(max_num_seqs=1, max_num_queued_tokens=10)
+    small.scheduler.add_request(make_request("runs"))
+    small.step({"runs": 70})
     small.scheduler.add_request(make_request("a", 4))
     small.scheduler.add_request(make_request("b", 6))
     with pytest.raises(QueueFull) as refusal:
@@ -94,13 +114,16 @@ def test_the_queue_is_full_by_tokens() -> None:
     assert str(refusal.value) == (
         "10 tokens wait, the prompt's 1 more would exceed max_num_queued_tokens 10"
     )
-    assert (refusal.value.reason, refusal.value.retry_after_s) == ("max_num_queued_tokens", 1)
+    assert (refusal.value.reason, refusal.value.retry_after_s) == ("max_num_queued_tokens", 2)
 
 
 def test_a_long_prompt_may_wait_alone() -> None:
     """Otherwise it could never be served, however often the client came back."""
-    small = make_scheduler(max_num_queued_tokens=10)
+    small = make_scheduler(max_num_seqs=1, max_num_queued_tokens=10, enable_prefix_caching=False)
+    small.scheduler.add_request(make_request("runs", max_tokens=2))
+    small.step({"runs": 70})
     small.scheduler.add_request(make_request("a", 40))
+    small.step({"runs": 70})
     assert small.step({"a": 70})[0].num_scheduled_tokens == {"a": 40}
 
 
