@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from refectory_kernels.attention_metadata import build_attention_metadata
+from refectory_kernels.attention_metadata import AttentionMetadata, build_attention_metadata
 from refectory_kernels.reference import kv_cache_store, paged_attention
 
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -50,29 +50,48 @@ class PagedStep:
             )
             kv_cache_store(key, value, self.key_cache, self.value_cache, whole.slot_mapping)
 
-    def attend(self, indices: list[int]) -> list[torch.Tensor]:
-        """The chosen sequences in one step: [num_queries, num_heads, head_dim] each."""
-        metadata = build_attention_metadata(
+    def metadata(self, indices: list[int], windows: tuple[int, ...] = ()) -> AttentionMetadata:
+        return build_attention_metadata(
             [self.spans[i][0] for i in indices],
             [self.spans[i][1] for i in indices],
             [self.tables[i] for i in indices],
             self.shape.block_size,
             self.dtype,
+            windows,
         )
-        packed = torch.cat([self.queries[i] for i in indices])
-        scale = self.shape.head_dim**-0.5
-        result = paged_attention(packed, self.key_cache, self.value_cache, metadata, scale)
+
+    def attend(
+        self, indices: list[int], window: int | None = None, soft_cap: float | None = None
+    ) -> list[torch.Tensor]:
+        """The chosen sequences in one step: [num_queries, num_heads, head_dim] each."""
+        result = paged_attention(
+            torch.cat([self.queries[i] for i in indices]),
+            self.key_cache,
+            self.value_cache,
+            self.metadata(indices, () if window is None else (window,)),
+            self.shape.head_dim**-0.5,
+            window=window,
+            soft_cap=soft_cap,
+        )
         return list(torch.split(result, [self.spans[i][0] for i in indices]))
 
-    def dense(self, index: int) -> torch.Tensor:
+    def dense(
+        self, index: int, window: int | None = None, soft_cap: float | None = None
+    ) -> torch.Tensor:
         """The same in float64, from the formula."""
         queries, keys, values = (x[index].double() for x in (self.queries, self.keys, self.values))
         group = self.shape.num_heads // self.shape.num_kv_heads
         keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
         scores = torch.einsum("qhd,khd->hqk", queries, keys) * self.shape.head_dim**-0.5
+        if soft_cap is not None:
+            scores = (scores / soft_cap).tanh() * soft_cap
         num_queries, context = self.spans[index]
-        future = torch.ones(num_queries, context).triu(context - num_queries + 1).bool()
-        scores = scores.masked_fill(future, float("-inf"))
+        key = torch.arange(context)
+        query = torch.arange(context - num_queries, context)[:, None]
+        is_visible = key <= query
+        if window is not None:
+            is_visible &= key > query - window
+        scores = scores.masked_fill(~is_visible, float("-inf"))
         return torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
 
 
@@ -89,6 +108,57 @@ def test_mixed_step_equals_dense_attention(shape: Shape, dtype: torch.dtype) -> 
         torch.testing.assert_close(
             result.double(), step.dense(index), rtol=tolerance, atol=tolerance
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [1, 5, 16, 21, 39, 500])
+@pytest.mark.parametrize("soft_cap", [None, 0.7])
+def test_windows_and_caps_equal_dense_attention(
+    dtype: torch.dtype, window: int, soft_cap: float | None
+) -> None:
+    step = PagedStep(SHAPES[1], SPANS, dtype)
+
+    results = step.attend(list(range(len(SPANS))), window, soft_cap)
+
+    tolerance = TOLERANCES[dtype]
+    for index, result in enumerate(results):
+        assert result.dtype == dtype
+        torch.testing.assert_close(
+            result.double(), step.dense(index, window, soft_cap), rtol=tolerance, atol=tolerance
+        )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_cap_without_window(shape: Shape) -> None:
+    step = PagedStep(shape, SPANS, torch.float32)
+
+    results = step.attend(list(range(len(SPANS))), soft_cap=0.7)
+
+    for index, result in enumerate(results):
+        expected = step.dense(index, soft_cap=0.7)
+        torch.testing.assert_close(result.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_blocks_before_the_window_are_not_read() -> None:
+    # A decode at 200 tokens of which 20 are seen: blocks 11 and 12 of 13.
+    step = PagedStep(SHAPES[1], [(1, 200)], torch.float32)
+    (expected,) = step.attend([0], window=20)
+    gone = step.tables[0][:11]
+    step.key_cache[gone] = float("nan")
+    step.value_cache[gone] = float("nan")
+
+    (result,) = step.attend([0], window=20)
+
+    assert torch.equal(result, expected)
+    (span,) = step.metadata([0], (20,)).windowed_spans[20]
+    assert span.block_ids.tolist() == step.tables[0][11:].tolist()
+    assert (span.num_keys, span.first_key, span.mask) == (20, 180 - 11 * 16, None)
+
+
+def test_a_window_that_hides_nothing_costs_nothing() -> None:
+    metadata = PagedStep(SHAPES[1], [(7, 20)], torch.float32).metadata([0], (20,))
+
+    assert metadata.windowed_spans[20][0] is metadata.spans[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -19,11 +19,11 @@ def test_is_a_rotation_by_position_times_frequency(
     half = head_dim // 2
     positions = torch.tensor([0, 1, 17, 99])
     heads = torch.randn(4, num_heads, head_dim).to(dtype)
-    cos, sin = rotary_tables(100, head_dim, 10_000.0)
+    frequencies = 10_000.0 ** (-2 * torch.arange(half, dtype=torch.float64) / head_dim)
+    cos, sin = rotary_tables(100, frequencies.float())
 
     result = rotary(heads, cos[positions], sin[positions])
 
-    frequencies = 10_000.0 ** (-2 * torch.arange(half, dtype=torch.float64) / head_dim)
     angles = positions.double()[:, None] * frequencies
     turn = torch.polar(torch.ones_like(angles), angles)[:, None, :]
     turned = torch.complex(heads[..., :half].double(), heads[..., half:].double()) * turn
@@ -34,7 +34,16 @@ def test_is_a_rotation_by_position_times_frequency(
 
 
 def test_position_zero_changes_nothing() -> None:
-    cos, sin = rotary_tables(1, 4, 10_000.0)
+    cos, sin = rotary_tables(1, torch.tensor([1.0, 0.01]))
     heads = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])
 
     assert torch.equal(rotary(heads, cos, sin), heads)
+
+
+def test_scale_multiplies_both_tables() -> None:
+    cos, sin = rotary_tables(3, torch.tensor([1.0, 0.5]), scale=1.5)
+
+    plain_cos, plain_sin = rotary_tables(3, torch.tensor([1.0, 0.5]))
+    assert torch.equal(cos, plain_cos * 1.5)
+    assert torch.equal(sin, plain_sin * 1.5)
+    assert plain_cos[2].tolist() == torch.tensor([2.0, 1.0]).cos().tolist()

@@ -1,6 +1,7 @@
 """Every op in plain torch: the specification, and the executor of last resort on any device."""
 
 from refectory_kernels.reference.block_copy import block_copy
+from refectory_kernels.reference.gelu_tanh_mul import gelu_tanh_mul
 from refectory_kernels.reference.kv_cache_store import kv_cache_store
 from refectory_kernels.reference.paged_attention import paged_attention
 from refectory_kernels.reference.rms_norm import add_rms_norm, rms_norm
@@ -20,6 +21,7 @@ __all__ = [
     "rotary",
     "rotary_tables",
     "silu_mul",
+    "gelu_tanh_mul",
     "kv_cache_store",
     "paged_attention",
     "block_copy",

@@ -6,17 +6,18 @@ import torch
 
 
 def rotary_tables(
-    num_positions: int, head_dim: int, theta: float
+    num_positions: int, frequencies: torch.Tensor, scale: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin of position * theta^(-2i / head_dim), for i < head_dim / 2.
+    """cos and sin of position * frequency, times `scale`.
 
+    frequencies: [head_dim / 2], float32, radians a token
+    scale: 1 but for RoPE scalings that sharpen attention
     returns two tensors [num_positions, head_dim / 2], float32
 
     Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
     """
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-    angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), 1.0 / theta**exponents)
-    return angles.cos(), angles.sin()
+    angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
+    return angles.cos() * scale, angles.sin() * scale
 
 
 def rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

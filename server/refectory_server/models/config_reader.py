@@ -5,7 +5,7 @@ Every complaint names field, value and what is allowed. Knows no family.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from refectory_server.errors import StartupError
@@ -26,9 +26,12 @@ class ConfigReader:
         return self._values.get(field) is not None
 
     def positive_int(self, field: str, default: int | None = None) -> int:
+        return self.int_from(1, field, default)
+
+    def int_from(self, minimum: int, field: str, default: int | None = None) -> int:
         value = self._get(field, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self._invalid(field, value, "an integer from 1")
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            raise self._invalid(field, value, f"an integer from {minimum}")
         return value
 
     def positive_float(self, field: str, default: float | None = None) -> float:
@@ -36,6 +39,22 @@ class ConfigReader:
         if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
             raise self._invalid(field, value, "a number above 0")
         return float(value)
+
+    def nullable_positive_int(self, field: str, default: int | None) -> int | None:
+        """`default` where the field is absent; None where it is null."""
+        is_none = self._values.get(field, default) is None
+        return None if is_none else self.positive_int(field, default)
+
+    def nullable_positive_float(self, field: str) -> float | None:
+        return self.positive_float(field) if self.has(field) else None
+
+    def positive_floats(self, field: str) -> tuple[float, ...]:
+        values = self._get(field, None)
+        if not isinstance(values, list) or not all(
+            isinstance(value, int | float) and value > 0 for value in values
+        ):
+            raise self._invalid(field, values, "a list of numbers above 0")
+        return tuple(float(value) for value in values)
 
     def boolean(self, field: str, default: bool) -> bool:
         value = self._get(field, default)
@@ -48,6 +67,16 @@ class ConfigReader:
         if not isinstance(value, dict):
             raise self._invalid(field, value, "an object")
         return ConfigReader(value, f"{self._prefix}{field}.")
+
+    def choices(self, field: str, supported: Sequence[str], length: int) -> tuple[str, ...]:
+        """A list of `length` of `supported`."""
+        values = self._get(field, None)
+        if not isinstance(values, list) or len(values) != length:
+            raise self._invalid(field, values, f"a list of {length} items")
+        for value in values:
+            if value not in supported:
+                raise self._unsupported(field, value, ", ".join(supported))
+        return tuple(values)
 
     def choice(self, field: str, supported: Sequence[str], default: str) -> str:
         """One of `supported`; any other value is a feature that is not computed yet."""
@@ -67,6 +96,16 @@ class ConfigReader:
         value = self._values.get(field)
         if value not in (None, 0, False, {}, []):
             raise self._unsupported(field, value, "none")
+
+    def known(self, fields: Collection[str]) -> None:
+        """Refuse the model where any other field asks for something."""
+        for field, value in self._values.items():
+            if value is not None and field not in fields:
+                raise StartupError(
+                    f"the model's config has {self._prefix}{field} {value!r}, which has no meaning "
+                    f"there; allowed: {', '.join(fields)}",
+                    reason="UnsupportedModelFeature",
+                )
 
     def _get(self, field: str, default: Any) -> Any:
         value = self._values.get(field)

@@ -11,12 +11,25 @@ from typing import Any
 from refectory_server.errors import StartupError
 from refectory_server.models.config_reader import ConfigReader
 from refectory_server.models.decoder_spec import DecoderSpec
+from refectory_server.models.gemma3 import read_gemma3_spec
 from refectory_server.models.llama import read_llama_spec
+from refectory_server.models.mistral import read_mistral_spec
+from refectory_server.models.qwen import read_qwen2_spec, read_qwen3_spec
 
 FAMILIES: dict[str, Callable[[ConfigReader, str], DecoderSpec]] = {
+    "Gemma3ForCausalLM": read_gemma3_spec,
     "LlamaForCausalLM": read_llama_spec,
+    "MistralForCausalLM": read_mistral_spec,
+    "Qwen2ForCausalLM": read_qwen2_spec,
+    "Qwen3ForCausalLM": read_qwen3_spec,
 }
-_MODEL_TYPES = {"llama": "LlamaForCausalLM"}
+_MODEL_TYPES = {
+    "gemma3_text": "Gemma3ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
 
 
 def read_decoder_spec(hf_config: dict[str, Any]) -> DecoderSpec:

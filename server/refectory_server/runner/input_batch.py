@@ -55,10 +55,13 @@ class InputBatch:
 class RequestStates:
     """Every request the runner has state for."""
 
-    def __init__(self, facts: RunnerFacts, dtype: torch.dtype) -> None:
-        """`dtype`: that of the KV cache."""
+    def __init__(
+        self, facts: RunnerFacts, dtype: torch.dtype, windows: tuple[int, ...] = ()
+    ) -> None:
+        """dtype: that of the KV cache; windows: of the layers' attention, in tokens."""
         self._facts = facts
         self._dtype = dtype
+        self._windows = windows
         self._requests: dict[str, RunnerRequest] = {}
 
     def __len__(self) -> int:
@@ -123,7 +126,12 @@ class RequestStates:
             token_ids=torch.tensor(token_ids),
             positions=torch.tensor(positions),
             attention=build_attention_metadata(
-                query_lens, context_lens, block_tables, self._facts.block_size, self._dtype
+                query_lens,
+                context_lens,
+                block_tables,
+                self._facts.block_size,
+                self._dtype,
+                self._windows,
             ),
             sample_rows=torch.tensor(sample_rows, dtype=torch.int64),
             sample_requests=tuple(sample_requests),

@@ -91,6 +91,7 @@ def kv_cache_size(
 def allocate_kv_cache(spec: DecoderSpec, size: KVCacheSize, dtype: torch.dtype) -> torch.Tensor:
     """[num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]; 2: keys, values.
 
+    Every layer has every block, those with an attention window too (see `AttentionSpec`).
     Not filled: the pages are taken from the system only as blocks are used. No slot is read
     before it is written. Raises `StartupError` where the memory cannot be had.
     """

@@ -60,7 +60,7 @@ class TorchModelRunner:
             description=f"torch {torch.__version__} on cpu, {dtype}, "
             f"{torch.get_num_threads()} threads",
         )
-        self._states = RequestStates(self._facts, decoder.dtype)
+        self._states = RequestStates(self._facts, decoder.dtype, decoder.spec.windows)
 
     @property
     def facts(self) -> RunnerFacts:

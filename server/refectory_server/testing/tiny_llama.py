@@ -11,23 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig
 
 from refectory_server.config import CacheConfig, ModelConfig, ServerConfig
 from refectory_server.runner.torch_model_runner import TorchModelRunner, load_torch_runner
-
-TINY_CONFIG: dict[str, Any] = {
-    "vocab_size": 131,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "eos_token_id": 2,
-    "bos_token_id": 1,
-    "pad_token_id": 0,
-}
+from refectory_server.testing.tiny_models import TINY_SHAPE, make_tiny_model
 
 
 def make_tiny_llama(
@@ -37,19 +25,9 @@ def make_tiny_llama(
     max_shard_size: str = "1GB",
     **overrides: Any,
 ) -> Any:
-    """Save a model with `TINY_CONFIG` and `overrides` into `folder`; returns transformers' own.
-
-    The weights are large enough that greedy tokens vary, and the biases are not zero.
-    """
-    torch.manual_seed(0)
-    config = LlamaConfig(**{**TINY_CONFIG, **overrides}, initializer_range=0.2)
-    model = LlamaForCausalLM(config).to(dtype).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith(("bias", "norm.weight", "layernorm.weight")):
-                parameter.add_(torch.randn_like(parameter) * 0.2)
-    model.save_pretrained(folder, max_shard_size=max_shard_size)
-    return model
+    """Save a model with `TINY_SHAPE` and `overrides` into `folder`; returns transformers' own."""
+    config = LlamaConfig(**{**TINY_SHAPE, **overrides})
+    return make_tiny_model(folder, config, dtype=dtype, max_shard_size=max_shard_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from refectory_server.errors import StartupError
-from refectory_server.models.decoder_spec import Activation, DecoderSpec, RopeSpec
+from refectory_server.models.decoder_spec import Activation, AttentionSpec, DecoderSpec
 from refectory_server.models.registry import read_decoder_spec
+from refectory_server.models.rope_spec import RopeSpec
 
 SMOLLM2: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -45,13 +46,12 @@ def test_smollm2() -> None:
         architecture="LlamaForCausalLM",
         vocab_size=49152,
         hidden_size=576,
-        num_layers=30,
         num_heads=9,
         num_kv_heads=3,
         head_dim=64,
         intermediate_size=1536,
         norm_eps=1e-5,
-        rope=RopeSpec(theta=100_000.0),
+        attention=(AttentionSpec(RopeSpec(theta=100_000.0)),) * 30,
         max_position=8192,
         activation=Activation.SILU,
         qkv_bias=False,
@@ -77,7 +77,7 @@ def test_old_config_without_optional_fields() -> None:
     spec = read_decoder_spec({name: SMOLLM2[name] for name in required})
 
     assert spec.num_kv_heads == 9
-    assert spec.rope.theta == 10_000.0
+    assert {layer.rope for layer in spec.attention} == {RopeSpec(theta=10_000.0)}
     assert not spec.tied_embeddings
     assert spec.checkpoint_dtype == "float32"
 
@@ -88,7 +88,7 @@ def test_newer_spelling_of_rope_and_dtype() -> None:
 
     spec = read_decoder_spec(config | {"rope_parameters": rope, "dtype": "float16"})
 
-    assert spec.rope.theta == 500_000.0
+    assert {layer.rope for layer in spec.attention} == {RopeSpec(theta=500_000.0)}
     assert spec.checkpoint_dtype == "float16"
 
 
@@ -110,7 +110,9 @@ def test_model_type_stands_in_for_architectures() -> None:
 def test_unknown_architecture() -> None:
     assert refusal({"architectures": ["FooForCausalLM"]}) == (
         "UnsupportedArchitecture",
-        "the model's architecture FooForCausalLM is not supported; supported: LlamaForCausalLM",
+        "the model's architecture FooForCausalLM is not supported; supported: "
+        "Gemma3ForCausalLM, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
+        "Qwen3ForCausalLM",
     )
 
 
@@ -118,28 +120,47 @@ def test_unknown_architecture() -> None:
     ("fields", "message"),
     [
         (
-            {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
-            "rope_scaling.rope_type 'llama3', which is not supported yet; supported: default",
+            {"rope_scaling": {"rope_type": "longrope", "factor": 8.0}},
+            "rope_scaling.rope_type 'longrope', which is not supported yet; supported: default, ",
         ),
         (
-            {"rope_scaling": {"type": "linear", "factor": 2.0}},
-            "rope_scaling.type 'linear', which is not supported yet; supported: default",
+            {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+            "rope_scaling.type 'dynamic', which is not supported yet; supported: default, linear,",
         ),
         (
-            {"rope_parameters": {"rope_type": "yarn"}},
-            "rope_parameters.rope_type 'yarn', which is not supported yet; supported: default",
+            {"rope_scaling": {"rope_type": "default", "type": "mrope"}},
+            "rope_scaling.type 'mrope', which is not supported yet; supported: default",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "beta_fast": 32}},
+            "rope_parameters.beta_fast 32, which has no meaning there; allowed: rope_type, type, "
+            "rope_theta, partial_rotary_factor, factor",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear"}},
+            "rope_scaling {'type': 'linear'}, which is not supported yet; supported: none",
+        ),
+        (
+            {"original_max_position_embeddings": 4096},
+            "original_max_position_embeddings 4096, which is not supported yet; supported: none",
         ),
         (
             {"rope_parameters": {"partial_rotary_factor": 0.5}},
             "rope_parameters.partial_rotary_factor 0.5, which is not supported yet; supported: 1.0",
         ),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu', which is not supported yet; supported: silu"),
+        (
+            {"hidden_act": "gelu"},
+            "hidden_act 'gelu', which is not supported yet; supported: silu, gelu_pytorch_tanh",
+        ),
+        ({"sliding_window": 4096}, "sliding_window 4096, which is not supported yet"),
+        ({"layer_types": ["full_attention"]}, "layer_types ['full_attention'], which is not "),
         (
             {"quantization_config": {"quant_method": "gptq"}},
             "quantization_config {'quant_method': 'gptq'}, which is not supported yet; "
             "supported: none",
         ),
         ({"num_local_experts": 8}, "num_local_experts 8, which is not supported yet"),
+        ({"num_experts": 8}, "num_experts 8, which is not supported yet"),
         ({"torch_dtype": "int8"}, "torch_dtype 'int8', which is not supported yet; supported: "),
     ],
 )
@@ -160,6 +181,33 @@ def test_features_not_computed_are_refused(fields: dict[str, Any], message: str)
         ({"mlp_bias": "yes"}, "has mlp_bias 'yes'; allowed is true or false"),
         ({"rope_scaling": "linear"}, "has rope_scaling 'linear'; allowed is an object"),
         ({"head_dim": 63}, "has head_dim 63; allowed is an even number"),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+            "lacks rope_scaling.low_freq_factor",
+        ),
+        (
+            {
+                "rope_scaling": {
+                    "rope_type": "llama3",
+                    "factor": 8.0,
+                    "low_freq_factor": 4.0,
+                    "high_freq_factor": 4.0,
+                }
+            },
+            "has high_freq_factor 4.0; allowed is a number above its low_freq_factor 4.0",
+        ),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 0}},
+            "has rope_scaling.factor 0; allowed is a number above 0",
+        ),
+        (
+            {"rope_scaling": {"type": "frequency_factors", "frequency_factors": [1.0, "x"]}},
+            "rope_scaling.frequency_factors [1.0, 'x']; allowed is a list of numbers above 0",
+        ),
+        (
+            {"rope_scaling": {"type": "frequency_factors", "frequency_factors": [1.0]}},
+            "the model has 1 rope frequency factors; allowed is head_dim / 2, 32",
+        ),
         (
             {"num_key_value_heads": 2},
             "has num_attention_heads 9, not a multiple of num_key_value_heads 2",

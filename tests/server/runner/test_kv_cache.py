@@ -9,20 +9,20 @@ import torch
 
 from refectory_server.config import CacheConfig
 from refectory_server.errors import StartupError
-from refectory_server.models.decoder_spec import DecoderSpec, RopeSpec
+from refectory_server.models.decoder_spec import AttentionSpec, DecoderSpec
+from refectory_server.models.rope_spec import RopeSpec
 from refectory_server.runner.kv_cache import KVCacheSize, allocate_kv_cache, kv_cache_size
 
 SPEC = DecoderSpec(
     architecture="LlamaForCausalLM",
     vocab_size=49152,
     hidden_size=576,
-    num_layers=30,
     num_heads=9,
     num_kv_heads=3,
     head_dim=64,
     intermediate_size=1536,
     norm_eps=1e-5,
-    rope=RopeSpec(theta=1e5),
+    attention=(AttentionSpec(RopeSpec(theta=1e5)),) * 30,
     max_position=8192,
 )
 TOKEN_BYTES = 30 * 2 * 3 * 64 * 4
