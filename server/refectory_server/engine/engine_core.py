@@ -12,8 +12,9 @@ from collections.abc import Callable
 from refectory_server.config import SchedulerConfig
 from refectory_server.core.kv_cache_manager import KVCacheManager
 from refectory_server.core.request import FinishReason, Request
+from refectory_server.core.request_update import RequestUpdate
 from refectory_server.core.scheduler import Scheduler
-from refectory_server.core.scheduler_output import SchedulerOutput
+from refectory_server.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from refectory_server.engine.messages import (
     AbortRequests,
     AddRequest,
@@ -87,7 +88,7 @@ class EngineCore:
         _log_preemptions(scheduler_output)
         runner_output = self._runner.execute_model(scheduler_output)
         updates = self._scheduler.update_from_output(scheduler_output, runner_output)
-        return self._outputs([EngineOutput.from_update(update) for update in updates])
+        return self._outputs([_make_output(update, runner_output) for update in updates])
 
     def check_integrity(self) -> None:
         """Raise where scheduler and blocks disagree. For tests and debugging."""
@@ -131,6 +132,14 @@ class EngineCore:
         self._rejections = []
         self._has_news = False
         return StepOutputs(outputs, self._scheduler.stats(), self._clock())
+
+
+def _make_output(update: RequestUpdate, runner_output: ModelRunnerOutput) -> EngineOutput:
+    # Only news with a token is of this step: log-probabilities pass the scheduler by.
+    has_token = bool(update.new_token_ids)
+    return EngineOutput.from_update(
+        update, runner_output.logprobs.get(update.request_id) if has_token else None
+    )
 
 
 def _log_preemptions(scheduler_output: SchedulerOutput) -> None:

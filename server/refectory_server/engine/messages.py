@@ -10,6 +10,7 @@ import msgspec
 
 from refectory_server.core.request import FinishReason
 from refectory_server.core.request_update import RequestUpdate
+from refectory_server.core.scheduler_output import TokenLogprobs
 from refectory_server.core.stats import SchedulerStats
 from refectory_server.runner.interface import RunnerFacts
 from refectory_server.sampling_params import SamplingParams
@@ -54,9 +55,14 @@ class EngineOutput(msgspec.Struct, frozen=True):
     scheduled_time: float | None = None
     """When the request was first scheduled; given with its first token."""
     num_preemptions: int = 0
+    logprobs: list[TokenLogprobs] = []
+    """One for each new token, where asked for."""
 
     @classmethod
-    def from_update(cls, update: RequestUpdate) -> EngineOutput:
+    def from_update(
+        cls, update: RequestUpdate, logprobs: TokenLogprobs | None = None
+    ) -> EngineOutput:
+        """`logprobs` are those of the update's one token."""
         return cls(
             update.request_id,
             list(update.new_token_ids),
@@ -65,6 +71,7 @@ class EngineOutput(msgspec.Struct, frozen=True):
             num_cached_tokens=update.num_cached_tokens,
             scheduled_time=update.scheduled_time,
             num_preemptions=update.num_preemptions,
+            logprobs=[] if logprobs is None else [logprobs],
         )
 
 

@@ -13,6 +13,7 @@ from refectory_server.core.request import FinishReason
 from refectory_server.core.stats import RequestTimings
 from refectory_server.engine.messages import EngineOutput
 from refectory_server.engine.output_processor import OutputProcessor
+from refectory_server.engine.text_logprobs import TextLogprobs
 from refectory_server.errors import DeadlineExceeded, QueueFull, RequestFailed, ServerError
 
 
@@ -30,6 +31,8 @@ class TextDelta:
     num_prompt_tokens: int
     num_cached_tokens: int
     num_output_tokens: int
+    logprobs: tuple[TextLogprobs, ...] = ()
+    """Of the tokens whose text is in this delta or before it, where asked for."""
 
 
 class OutputStream:
@@ -54,6 +57,7 @@ class OutputStream:
         self._arrival_time = arrival_time
         self._text = ""
         self._token_ids: list[int] = []
+        self._logprobs: list[TextLogprobs] = []
         self._finish_reason: FinishReason | None = None
         self._error: ServerError | None = None
         self._is_drained = False
@@ -94,6 +98,7 @@ class OutputStream:
         processed = self._processor.process(output)
         self._text += processed.text
         self._token_ids += processed.token_ids
+        self._logprobs += processed.logprobs
         self._num_output_tokens += len(processed.token_ids)
         self._finish_reason = processed.finish_reason
         if self.is_ended:
@@ -138,8 +143,9 @@ class OutputStream:
             num_prompt_tokens=self.num_prompt_tokens,
             num_cached_tokens=self.num_cached_tokens,
             num_output_tokens=self._num_output_tokens,
+            logprobs=tuple(self._logprobs),
         )
-        self._text, self._token_ids = "", []
+        self._text, self._token_ids, self._logprobs = "", [], []
         self._is_drained = delta.finish_reason is not None
         return delta
 

@@ -2,11 +2,13 @@
 
 Stands behind the whole real server where no model is wanted: dashboards, autoscaling, clients,
 tests. A token depends on the request's prompt and seed and on its own position, never on the
-other requests of a step.
+other requests of a step. Of the sampling parameters only those that say when a request ends count.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 import zlib
 from array import array
@@ -17,6 +19,7 @@ from refectory_server.core.scheduler_output import (
     ModelRunnerOutput,
     NewRequestData,
     SchedulerOutput,
+    TokenLogprobs,
 )
 from refectory_server.runner.interface import RunnerFacts
 from refectory_server.simulation_profile import StepCost
@@ -68,7 +71,9 @@ class _RequestState:
     key: int
     num_tokens: int
     num_computed_tokens: int
-    ignore_eos: bool
+    first_end: int | None
+    """Position from which on it may end by itself; None: never."""
+    num_logprobs: int | None
 
 
 class SimulatedModelRunner:
@@ -111,20 +116,31 @@ class SimulatedModelRunner:
             self._states[new.request_id] = _new_state(new)
         if (seconds := self._step_seconds(scheduler_output)) > 0:
             self._sleep(seconds)
-        sampled: dict[str, int] = {}
+        output = ModelRunnerOutput()
         for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
             state = self._states[request_id]
             state.num_computed_tokens += num_tokens
             if state.num_computed_tokens == state.num_tokens:
-                sampled[request_id] = self._next_token(state)
+                token_id = self._next_token(state)
+                output.sampled_token_ids[request_id] = token_id
+                if state.num_logprobs is not None:
+                    output.logprobs[request_id] = self._logprobs(token_id, state.num_logprobs)
                 state.num_tokens += 1
-        return ModelRunnerOutput(sampled)
+        return output
 
     def _next_token(self, state: _RequestState) -> int:
         position = state.num_tokens
-        if not state.ignore_eos and _is_end(state.key, position, self._mean_output_tokens):
+        may_end = state.first_end is not None and position >= state.first_end
+        if may_end and _is_end(state.key, position, self._mean_output_tokens):
             return self._facts.eos_token_ids[0]
         return self._alphabet[_digest(state.key, position) % len(self._alphabet)]
+
+    def _logprobs(self, token_id: int, num_top: int) -> TokenLogprobs:
+        """All tokens of the alphabet are equally probable; the chosen one comes first."""
+        logprob = -math.log(len(self._alphabet))
+        others = (other for other in self._alphabet if other != token_id)
+        top = itertools.islice(itertools.chain((token_id,), others), num_top)
+        return TokenLogprobs(logprob, 1, tuple((other, logprob) for other in top))
 
 
 class StepClock:
@@ -161,5 +177,6 @@ def _new_state(new: NewRequestData) -> _RequestState:
         _request_key(new.token_ids[: new.num_prompt_tokens], params.seed or 0),
         len(new.token_ids),
         new.num_computed_tokens,
-        params.ignore_eos,
+        None if params.ignore_eos else new.num_prompt_tokens + params.min_tokens,
+        params.logprobs,
     )

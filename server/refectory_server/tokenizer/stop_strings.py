@@ -31,11 +31,12 @@ class StopStrings:
         self._held = ""
         self._matched: str | None = None
 
-    def append(self, text: str) -> tuple[str, str | None]:
+    def append(self, text: str, *, may_match: bool = True) -> tuple[str, str | None]:
         """(text to emit, the stop string that has just been completed or None).
 
         Nothing may follow a match: what comes after it, in this piece too, is dropped. Held back is
-        exactly the longest end of the text that begins a stop string.
+        exactly the longest end of the text that begins a stop string. Those that end in a piece
+        with `may_match` false do not count.
         """
         if self._matched is not None:
             raise RuntimeError(f"the text already ended at the stop string {self._matched!r}")
@@ -44,11 +45,11 @@ class StopStrings:
             return text, None
         for index, char in enumerate(text):
             node = self._step(node, char)
-            self._matched = self._match[node]
-            if self._matched is not None:
+            matched = self._match[node] if may_match else None
+            if matched is not None:
                 seen = self._held + text[: index + 1]
-                self._held = ""
-                return seen[: -len(self._matched)], self._matched
+                self._held, self._matched = "", matched
+                return seen[: -len(matched)], matched
         self._node = node
         seen = self._held + text
         num_emitted = len(seen) - self._depth[node]

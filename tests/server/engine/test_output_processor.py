@@ -111,6 +111,31 @@ def test_an_end_without_tokens_releases_what_is_held() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("params", "text", "num_ids"),
+    [
+        ({}, "so ", 6),
+        ({"include_stop_str_in_output": True}, "so END", 6),
+        ({"min_tokens": 5}, "so ", 6),
+        # Its last character comes with the sixth token, and six must come before the end.
+        ({"min_tokens": 6}, "so ENDless ", 14),
+    ],
+)
+def test_where_a_stop_string_ends_the_text(params: dict[str, Any], text: str, num_ids: int) -> None:
+    processor = output_processor(stop=("END",), **params)
+    last = processor.process(step(b"so ENDless END", FinishReason.LENGTH))
+    assert last == ProcessedOutput(text, tuple(b"so ENDless END"[:num_ids]), FinishReason.STOP)
+
+
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [({"stop_token_ids": (10,)}, "a\n"), ({"skip_special_tokens": False}, "a\n")],
+)
+def test_the_end_token_stays_in_the_text_if_asked_to(params: dict[str, Any], text: str) -> None:
+    processor = output_processor(include_stop_str_in_output=True, **params)
+    assert processor.process(step(b"a\n", FinishReason.STOP)).text == text
+
+
 def test_stop_strings_do_not_match_in_the_prompt() -> None:
     assert output_processor(stop=("tx",)).process(step(b"x")).text == "x"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 
 import pytest
@@ -11,6 +12,7 @@ from refectory_server.core.scheduler_output import (
     CachedRequestData,
     NewRequestData,
     SchedulerOutput,
+    TokenLogprobs,
 )
 from refectory_server.runner.simulated_model_runner import (
     SimulatedModelRunner,
@@ -125,3 +127,50 @@ def test_the_runner_waits_the_seconds_out() -> None:
         SchedulerOutput(new_requests=(new("a", b"x"),), num_scheduled_tokens={"a": 1})
     )
     assert slept == [0.25]
+
+
+def run(runner: SimulatedModelRunner, request: NewRequestData, num_tokens: int) -> list[int]:
+    """The first tokens of a request that is alone, announced anew in every step."""
+    token_ids = list(request.token_ids)
+    for _ in range(num_tokens):
+        announced = dataclasses.replace(request, token_ids=tuple(token_ids))
+        output = runner.execute_model(
+            SchedulerOutput(
+                new_requests=(announced,),
+                num_scheduled_tokens={request.request_id: len(token_ids)},
+            )
+        )
+        token_ids.append(output.sampled_token_ids[request.request_id])
+    return token_ids[len(request.token_ids) :]
+
+
+def test_an_answer_ends_by_itself_only_after_its_least_number_of_tokens() -> None:
+    runner = SimulatedModelRunner(FACTS_WITH_END, ALPHABET, mean_output_tokens=3)
+    natural = simulated_num_tokens(b"hello", 3)
+    longer = natural + 5
+    free = run(runner, new("a", b"hello"), natural)
+    held = run(runner, new("b", b"hello", params=SamplingParams(min_tokens=longer)), longer)
+    assert free[-1] == EOS
+    assert EOS not in held
+    assert held[: natural - 1] == free[:-1]
+
+
+def test_logprobs_are_those_of_equally_probable_letters() -> None:
+    runner = SimulatedModelRunner(FACTS, ALPHABET)
+    output = runner.execute_model(
+        SchedulerOutput(
+            new_requests=(
+                new("a", b"hello", params=SamplingParams(logprobs=3)),
+                new("b", b"hello", params=SamplingParams(logprobs=0)),
+                new("c", b"hello"),
+            ),
+            num_scheduled_tokens={"a": 5, "b": 5, "c": 5},
+        )
+    )
+    logprob = -math.log(27)
+    first = output.sampled_token_ids["a"]
+    assert first == ord("p")
+    assert output.logprobs == {
+        "a": TokenLogprobs(logprob, 1, tuple((i, logprob) for i in (first, *b"ab"))),
+        "b": TokenLogprobs(logprob, 1, ()),
+    }

@@ -111,3 +111,13 @@ def test_any_splitting_gives_what_a_search_of_the_whole_gives(
         assert (emitted, matched) == (text, None)
     else:
         assert (emitted, matched) == (text[: expected[0]], expected[1])
+
+
+def test_a_match_that_may_not_count_yet_is_passed_by() -> None:
+    stops = StopStrings(["ab", "abcd"])
+    assert stops.append("xab", may_match=False) == ("x", None)
+    assert stops.append("c", may_match=False) == ("", None)
+    assert stops.append("d") == ("", "abcd")
+    stops = StopStrings(["ab"])
+    assert stops.append("ab", may_match=False) == ("", None)
+    assert stops.append("yab!") == ("aby", "ab")
