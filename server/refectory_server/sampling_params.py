@@ -5,7 +5,6 @@ Knows no tensors and no HTTP. The API, `LLM` and the engine's messages all carry
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from refectory_server.errors import InvalidRequest
@@ -134,7 +133,7 @@ def _check_number(
 ) -> None:
     """`field` is the request's field where `name` says more than that."""
     above_low = value > low if low_open else value >= low
-    if not (math.isfinite(value) and above_low and value <= high):
+    if not (above_low and value <= high):  # neither is true of NaN
         bracket = "(" if low_open else "["
         raise InvalidRequest(
             f"{name} is {value}; allowed is {bracket}{low:g}, {high:g}]", field=field or name

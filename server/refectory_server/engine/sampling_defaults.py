@@ -82,7 +82,7 @@ def load_sampling_defaults(files: ModelFiles, mode: Literal["auto", "vllm"]) -> 
 def _read(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _invalid(f"{path} is not valid JSON: {error}") from error
     if not isinstance(config, dict):
         raise _invalid(f"{path} holds a {type(config).__name__}, not an object")

@@ -5,10 +5,13 @@ Every complaint names field, value and what is allowed. Knows no family.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from refectory_server.errors import StartupError
+
+MAX_INT32 = 2**31 - 1
 
 
 class ConfigReader:
@@ -28,15 +31,19 @@ class ConfigReader:
     def positive_int(self, field: str, default: int | None = None) -> int:
         return self.int_from(1, field, default)
 
-    def int_from(self, minimum: int, field: str, default: int | None = None) -> int:
+    def int_from(
+        self, minimum: int, field: str, default: int | None = None, *, maximum: int = MAX_INT32
+    ) -> int:
         value = self._get(field, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
             raise self._invalid(field, value, f"an integer from {minimum}")
+        if value > maximum:
+            raise self._invalid(field, value, f"an integer from {minimum} to {maximum}")
         return value
 
     def positive_float(self, field: str, default: float | None = None) -> float:
         value = self._get(field, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        if not _is_positive_float(value):
             raise self._invalid(field, value, "a number above 0")
         return float(value)
 
@@ -50,9 +57,7 @@ class ConfigReader:
 
     def positive_floats(self, field: str) -> tuple[float, ...]:
         values = self._get(field, None)
-        if not isinstance(values, list) or not all(
-            isinstance(value, int | float) and value > 0 for value in values
-        ):
+        if not isinstance(values, list) or not all(map(_is_positive_float, values)):
             raise self._invalid(field, values, "a list of numbers above 0")
         return tuple(float(value) for value in values)
 
@@ -129,3 +134,8 @@ class ConfigReader:
             f"supported: {supported}",
             reason="UnsupportedModelFeature",
         )
+
+
+def _is_positive_float(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value <= sys.float_info.max

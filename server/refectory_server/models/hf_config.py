@@ -39,7 +39,7 @@ def read_eos_token_ids(files: ModelFiles, hf_config: dict[str, Any]) -> tuple[in
         if value is None:
             continue
         ids = value if isinstance(value, list) else [value]
-        if not all(isinstance(token_id, int) and token_id >= 0 for token_id in ids):
+        if not all(map(_is_token_id, ids)):
             raise StartupError(
                 f"eos_token_id of {files.name} is {value}; allowed is a token id or a list of them",
                 reason="ModelInvalid",
@@ -48,10 +48,14 @@ def read_eos_token_ids(files: ModelFiles, hf_config: dict[str, Any]) -> tuple[in
     return ()
 
 
+def _is_token_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
 def read_json_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StartupError(f"cannot read {path}: {error}", reason="ModelInvalid") from error
     if not isinstance(value, dict):
         raise StartupError(f"{path} holds no JSON object", reason="ModelInvalid")

@@ -30,6 +30,8 @@ _MODEL_TYPES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
+_MAX_LAYERS = 10_000
+"""Each one's names and shapes are made before a single weight is looked for."""
 
 
 def read_decoder_spec(hf_config: dict[str, Any]) -> DecoderSpec:
@@ -44,11 +46,18 @@ def read_decoder_spec(hf_config: dict[str, Any]) -> DecoderSpec:
             f"supported: {', '.join(sorted(FAMILIES))}",
             reason="UnsupportedArchitecture",
         )
-    return FAMILIES[architecture](ConfigReader(hf_config), architecture)
+    config = ConfigReader(hf_config)
+    config.int_from(1, "num_hidden_layers", default=1, maximum=_MAX_LAYERS)
+    return FAMILIES[architecture](config, architecture)
 
 
 def _architecture(hf_config: dict[str, Any]) -> str:
     names = hf_config.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise StartupError(
+            f"the model's config has architectures {names!r}; allowed is a list of names",
+            reason="ModelInvalid",
+        )
     if names:
         return str(next((name for name in names if name in FAMILIES), names[0]))
     model_type = str(hf_config.get("model_type"))

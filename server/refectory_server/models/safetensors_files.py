@@ -7,6 +7,7 @@ https://huggingface.co/docs/safetensors/index#format
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -47,7 +48,7 @@ def safetensors_paths(folder: Path) -> list[Path]:
     if (folder / INDEX_FILE).is_file():
         names = index_file_names(read_json_object(folder / INDEX_FILE), str(folder / INDEX_FILE))
         for name in names:
-            if not (folder / name).is_file():
+            if not os.path.isfile(folder / name):  # false, too, for what can be no name
                 raise _invalid(f"{folder / INDEX_FILE} names {name}, which is not there")
         return [folder / name for name in names]
     if (folder / SINGLE_FILE).is_file():
@@ -113,7 +114,7 @@ def parse_safetensors_header(
             if num_bits and (stop - begin) * 8 != num_bits:
                 raise _malformed(source, f"its tensor {name} has {stop - begin} bytes of data")
             end = max(end, stop)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _malformed(source, f"{type(error).__name__} in its header: {error}") from error
     if _LENGTH_BYTES + length + end > num_bytes:
         raise _malformed(

@@ -87,18 +87,33 @@ def _add_missing_tokens(
 ) -> None:
     """Add the tokens that only tokenizer_config.json lists, in the order of their ids."""
     known = backend.get_added_tokens_decoder()
-    listed = config.get("added_tokens_decoder") or {}
-    for token_id, entry in sorted((int(i), entry) for i, entry in listed.items()):
+    for token_id, token in _listed_tokens(config, path):
         if token_id in known:
             continue
-        flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
-        token = AddedToken(entry["content"], **{f: bool(entry.get(f, False)) for f in flags})
         backend.add_tokens([token])
         if backend.token_to_id(token.content) != token_id:
             raise _invalid(
                 f"{path} and tokenizer_config.json disagree: {token.content} is token "
                 f"{backend.token_to_id(token.content)} in one and {token_id} in the other"
             )
+
+
+def _listed_tokens(config: Mapping[str, Any], path: Path) -> list[tuple[int, AddedToken]]:
+    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    listed = config.get("added_tokens_decoder") or {}
+    try:
+        tokens = {
+            int(token_id): AddedToken(
+                entry["content"], **{flag: bool(entry.get(flag, False)) for flag in flags}
+            )
+            for token_id, entry in listed.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _invalid(
+            f"{path.with_name('tokenizer_config.json')} has a malformed added_tokens_decoder: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return sorted(tokens.items(), key=lambda item: item[0])
 
 
 def _mark_special(backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
@@ -128,8 +143,8 @@ def _chat_template_of_folder(folder: Path) -> str | None:
         return _read_text(path)
     template = _read_json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template}
-        template = named.get("default")
+        defaults = [e for e in template if isinstance(e, dict) and e.get("name") == "default"]
+        template = defaults[-1].get("template") if defaults else None
     return template if isinstance(template, str) else None
 
 
@@ -161,7 +176,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _invalid(f"{path} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise _invalid(f"{path} holds a {type(value).__name__}, not an object")

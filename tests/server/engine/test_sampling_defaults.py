@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,10 @@ def test_models_without_the_file_have_no_defaults(tmp_path: Path) -> None:
     [
         ("{", "is not valid JSON"),
         ("[]", "holds a list, not an object"),
+        ("[" * 100_000, "is not valid JSON"),
+        ({"temperature": 10**400}, "temperature is 1000"),
+        ({"temperature": math.nan}, r"temperature is nan; allowed is \[0, 2\]"),
+        ({"top_p": math.inf}, r"top_p is inf; allowed is \(0, 1\]"),
         ({"temperature": 3.0}, r"temperature is 3.0; allowed is \[0, 2\]"),
         ({"temperature": "warm"}, "temperature is 'warm', not a number"),
         ({"top_k": True}, "top_k is True, not a number"),

@@ -36,12 +36,16 @@ def test_generation_config_comes_first(
     assert read_eos_token_ids(ModelFiles(tmp_path, "tiny"), config) == expected
 
 
-def test_nonsense_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match="eos_token_id of tiny is </s>; allowed is a token id"):
-        read_eos_token_ids(ModelFiles(tmp_path, "tiny"), {"eos_token_id": "</s>"})
+@pytest.mark.parametrize("value", ["</s>", True, -1, 2**31, 1.0])
+def test_nonsense_is_named(tmp_path: Path, value: object) -> None:
+    with pytest.raises(StartupError) as caught:
+        read_eos_token_ids(ModelFiles(tmp_path, "tiny"), {"eos_token_id": value})
+    assert str(caught.value) == (
+        f"eos_token_id of tiny is {value}; allowed is a token id or a list of them"
+    )
 
 
-@pytest.mark.parametrize("text", ["{", "[1]"])
+@pytest.mark.parametrize("text", ["{", "[1]", "[" * 100_000])
 def test_broken_config_json(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -178,6 +179,22 @@ def test_features_not_computed_are_refused(fields: dict[str, Any], message: str)
         ({"vocab_size": 0}, "has vocab_size 0; allowed is an integer from 1"),
         ({"vocab_size": "many"}, "has vocab_size 'many'; allowed is an integer from 1"),
         ({"rms_norm_eps": -1}, "has rms_norm_eps -1; allowed is a number above 0"),
+        ({"rms_norm_eps": math.inf}, "has rms_norm_eps inf; allowed is a number above 0"),
+        ({"rms_norm_eps": 10**400}, "allowed is a number above 0"),
+        (
+            {"max_position_embeddings": 2**31},
+            "has max_position_embeddings 2147483648; allowed is an integer from 1 to 2147483647",
+        ),
+        (
+            {"num_hidden_layers": 10_001},
+            "has num_hidden_layers 10001; allowed is an integer from 1 to 10000",
+        ),
+        ({"architectures": 5}, "has architectures 5; allowed is a list of names"),
+        ({"architectures": [["x"]]}, "has architectures [['x']]; allowed is a list of names"),
+        (
+            {"architectures": {"LlamaForCausalLM": 1}},
+            "has architectures {'LlamaForCausalLM': 1}; allowed is a list of names",
+        ),
         ({"mlp_bias": "yes"}, "has mlp_bias 'yes'; allowed is true or false"),
         ({"rope_scaling": "linear"}, "has rope_scaling 'linear'; allowed is an object"),
         ({"head_dim": 63}, "has head_dim 63; allowed is an even number"),

@@ -158,6 +158,7 @@ def test_no_weights_at_all(tmp_path: Path) -> None:
     [
         ({}, "has no weight_map"),
         ({"weight_map": {"a": "gone.safetensors"}}, "names gone.safetensors, which is not there"),
+        ({"weight_map": {"a": "x" * 300}}, f"names {'x' * 300}, which is not there"),
         (
             {"weight_map": {"a": "../x.safetensors"}},
             "names ../x.safetensors, a file outside its folder",

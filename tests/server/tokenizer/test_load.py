@@ -122,7 +122,24 @@ def test_a_broken_tokenizer_file_stops_the_start(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "is not valid JSON"), ("[]", "holds a list, not an object")],
+    [
+        ("{", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+        ("[]", "holds a list, not an object"),
+        ('{"added_tokens_decoder": 5}', "has a malformed added_tokens_decoder: AttributeError"),
+        (
+            '{"added_tokens_decoder": {"a": {"content": "x"}}}',
+            "has a malformed added_tokens_decoder: ValueError: invalid literal for int",
+        ),
+        (
+            '{"added_tokens_decoder": {"292": {}}}',
+            "has a malformed added_tokens_decoder: KeyError: 'content'",
+        ),
+        (
+            '{"added_tokens_decoder": {"292": {"content": 5}}}',
+            "has a malformed added_tokens_decoder: TypeError",
+        ),
+    ],
 )
 def test_a_broken_config_file_stops_the_start(content: str, message: str, tmp_path: Path) -> None:
     files = model_folder(tmp_path)
@@ -159,6 +176,14 @@ def test_the_chat_template_of_the_config(tmp_path: Path) -> None:
 def test_of_named_chat_templates_the_default_counts(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
     assert rendered(model_folder(tmp_path, tokenizer_config={"chat_template": named})) == "d"
+
+
+@pytest.mark.parametrize("named", [[5], [{"name": [], "template": "t"}], [{"name": "default"}]])
+def test_a_malformed_list_of_chat_templates_has_no_default(
+    tmp_path: Path, named: list[object]
+) -> None:
+    files = model_folder(tmp_path, tokenizer_config={"chat_template": named})
+    assert load_chat_template(files, None, {}) is None
 
 
 def test_the_template_file_comes_before_the_config(tmp_path: Path) -> None:
