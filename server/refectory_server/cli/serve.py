@@ -15,6 +15,7 @@ import click
 from refectory_server.cli.config_file import config_file_option
 from refectory_server.cli.options import GroupedCommand, config_options
 from refectory_server.cli.termination import TERMINATION_LOG_KEY
+from refectory_server.cli.vllm_flags import log_vllm_flags, vllm_flag_options
 from refectory_server.config import (
     EMBEDDED_MODEL,
     ApiConfig,
@@ -47,6 +48,7 @@ from refectory_server.simulation_profile import load_profile
 @config_options(CacheConfig, "cache")
 @config_options(SchedulerConfig, "scheduler")
 @config_options(ApiConfig, "api")
+@vllm_flag_options
 def serve(check_only: bool, **values: Any) -> None:
     """Serve MODEL over an OpenAI-compatible API.
 
@@ -61,6 +63,7 @@ def serve(check_only: bool, **values: Any) -> None:
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     configure_logging(config.api.log_level, config.api.log_format)
+    log_vllm_flags(values)
     if check_only:
         from refectory_server.cli.check import check
 

@@ -160,6 +160,7 @@ def test_help_lists_every_option_under_its_group() -> None:
         "cache options:",
         "scheduler options:",
         "api options:",
+        "compatibility options:",
     ]
 
 
@@ -172,4 +173,4 @@ def test_help_of_one_group_shows_only_that_group() -> None:
 def test_help_of_an_unknown_group_names_the_groups() -> None:
     result = CliRunner().invoke(main, ["serve", "--help=kv"])
     assert result.exit_code == 2
-    assert "general, model, simulator, cache, scheduler, api, all" in result.output
+    assert "general, model, simulator, cache, scheduler, api, compatibility, all" in result.output
