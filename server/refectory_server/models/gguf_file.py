@@ -56,14 +56,23 @@ class GgufFile:
             ) from error
 
     def read_tensor(self, name: str) -> npt.NDArray[np.float32]:
-        """The tensor in float32, dequantised; a copy of its own."""
+        """The tensor in float32, dequantised; a copy of its own.
+
+        Raises `StartupError` for a type that holds no weights.
+        """
         import gguf
 
         tensor = self.tensors[name]
         raw = np.frombuffer(self._data, np.uint8, tensor.num_bytes, tensor.offset)
-        values = gguf.quants.dequantize(
-            raw.reshape(*tensor.shape[:-1], -1), gguf.GGMLQuantizationType(tensor.ggml_type)
-        )
+        kind = gguf.GGMLQuantizationType(tensor.ggml_type)
+        try:
+            values = gguf.quants.dequantize(raw.reshape(*tensor.shape[:-1], -1), kind)
+        except (NotImplementedError, ValueError) as error:
+            raise StartupError(
+                f"tensor {name} of {self.path} is {kind.name} of the shape {list(tensor.shape)}, "
+                "which is no weight that can be dequantised",
+                reason="ModelInvalid",
+            ) from error
         return np.array(values, dtype=np.float32).reshape(tensor.shape)
 
     def _read_header(self) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 
 from refectory_server.errors import StartupError
+from refectory_server.models.checkpoint import GgufCheckpoint
 from refectory_server.models.gguf_file import GgufFile
 from refectory_server.models.hf_config import read_eos_token_ids, read_hf_config
+from refectory_server.models.registry import read_decoder_spec
 from refectory_server.models.source import ModelFiles, resolve_model
 
 
@@ -61,6 +64,43 @@ def test_tensors_are_read_dequantised(tmp_path: Path) -> None:
     assert np.array_equal(file.read_tensor("output.weight"), halves)
     exact = np.linspace(-2, 2, 128, dtype=np.float32).reshape(4, 32)
     assert np.abs(file.read_tensor("q.weight") - exact).max() <= 2 / 127 / 2 + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("values", "described"),
+    [
+        (np.zeros((2, 32), np.int32), "I32 of the shape [2, 32]"),
+        (np.zeros((2, 32), np.float64), "F64 of the shape [2, 32]"),
+        (np.zeros((0, 32), np.float32), "F32 of the shape [0, 32]"),
+    ],
+)
+def test_a_tensor_that_is_no_weight_is_named(tmp_path: Path, values: Any, described: str) -> None:
+    path = tmp_path / "odd.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("odd.weight", values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(StartupError) as caught:
+        GgufFile(path).read_tensor("odd.weight")
+    assert str(caught.value) == (
+        f"tensor odd.weight of {path} is {described}, which is no weight that can be dequantised"
+    )
+
+
+def test_a_query_matrix_without_heads_is_named_with_its_shape(tmp_path: Path) -> None:
+    path = tmp_path / "odd.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("blk.0.attn_q.weight", np.ones((3, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    spec = read_decoder_spec(read_hf_config(ModelFiles(write_gguf(tmp_path / "m.gguf"), "m")))
+    checkpoint = GgufCheckpoint(GgufFile(path), spec)
+    tensor = checkpoint.read("model.layers.0.self_attn.q_proj.weight")
+    assert tuple(tensor.shape) == (3, 32)
 
 
 def test_config_of_a_small_file(tmp_path: Path) -> None:
