@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 import shutil
 import signal
 import sys
@@ -32,6 +33,7 @@ from refectory_server.engine.messages import (
     StepOutputs,
     ToEngine,
 )
+from refectory_server.errors import StartupError
 from refectory_server.runner.interface import RunnerFacts
 
 logger = logging.getLogger(__name__)
@@ -80,14 +82,14 @@ class ProcessEngineClient:
     ) -> None:
         self._on_step = on_step
         self._on_status = on_status
-        # mkdtemp's mode 0700 keeps other users of the machine away from the socket.
-        self._socket_folder = Path(tempfile.mkdtemp(prefix="refectory-"))
-        address = f"ipc://{self._socket_folder}/engine"
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.PAIR)
-        self._socket.setsockopt(zmq.SNDHWM, 0)
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.bind(address)
+        try:
+            address = self._open_socket()
+        except (OSError, zmq.ZMQError) as error:
+            raise StartupError(
+                f"cannot make the engine's socket in TMPDIR ({os.environ.get('TMPDIR', '/tmp')}), "
+                f"which must be a writable folder with a short path: {error}",
+                reason="TemporaryFolderUnusable",
+            ) from error
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # the working folder is not a place to import from
@@ -125,6 +127,18 @@ class ProcessEngineClient:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._close_socket()
+
+    def _open_socket(self) -> str:
+        """The address. Raises `OSError` or `ZMQError`."""
+        # mkdtemp's mode 0700 keeps other users of the machine away from the socket.
+        self._socket_folder = Path(tempfile.mkdtemp(prefix="refectory-"))
+        address = f"ipc://{self._socket_folder}/engine"
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.bind(address)
+        return address
 
     async def _send_config(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None

@@ -54,7 +54,7 @@ def resolve_model(model: str) -> ModelFiles:
     """
     if model.startswith(EMBEDDED_SCHEME):
         return ModelFiles(_find_embedded(model), model)
-    path = Path(model).expanduser()
+    path = _path_of(model)
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise _missing(f"model folder {model} has no config.json")
@@ -72,6 +72,17 @@ def resolve_model(model: str) -> ModelFiles:
             "supported yet, give the folder of a downloaded model"
         )
     raise _missing(f"model {model} does not exist: no such folder or file")
+
+
+def _path_of(model: str) -> Path:
+    """Raises `StartupError` where nobody can look: a name too long, a folder closed to us."""
+    try:
+        path = Path(model).expanduser()
+        (path / "config.json").exists()
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home for ~user
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise _missing(f"model {model} cannot be looked up: {reason}") from error
+    return path
 
 
 def _find_embedded(model: str) -> Path:

@@ -7,6 +7,7 @@ tokenizer_config.json, special_tokens_map.json, chat_template.jinja) and leaves 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -152,13 +153,13 @@ def read_chat_template_flag(chat_template: str) -> str:
     """The Jinja text that --chat-template gives: itself, or the file it names."""
     if any(char in chat_template for char in "{}\n"):
         return chat_template
-    path = Path(chat_template).expanduser()
-    if not path.is_file():
+    path = os.path.expanduser(chat_template)
+    if not os.path.isfile(path):  # false, too, for what can be no name
         raise StartupError(
             f"--chat-template is {chat_template}: neither a file nor Jinja text",
             reason="ChatTemplateInvalid",
         )
-    return _read_text(path)
+    return _read_text(Path(path))
 
 
 def _read_text(path: Path) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from refectory_server.core.request import FinishReason
 from refectory_server.engine.client import EngineState, EngineStatus
 from refectory_server.engine.messages import AddRequest, StepOutputs
 from refectory_server.engine.process_client import ProcessEngineClient
+from refectory_server.errors import StartupError
 from refectory_server.sampling_params import SamplingParams
 from refectory_server.testing.tiny_llama import make_tiny_llama
 
@@ -50,6 +53,25 @@ async def started(
 def request(request_id: str) -> AddRequest:
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
     return AddRequest(request_id, [1, 2, 3], params, seed=0, arrival_time=time.monotonic())
+
+
+def test_a_folder_that_can_hold_no_socket_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("d" * 120)  # longer than a socket's address may be
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # it is remembered otherwise
+
+    async def scenario() -> None:
+        client = ProcessEngineClient(ServerConfig())
+        with pytest.raises(StartupError, match=f"TMPDIR .{folder}., which must be a") as caught:
+            await client.start(lambda _: None, lambda _: None)
+        assert caught.value.reason == "TemporaryFolderUnusable"
+        await client.shutdown()
+
+    asyncio.run(scenario())
+    assert list(folder.iterdir()) == []
 
 
 def test_sending_loses_no_signal_of_a_message_that_has_just_come(config: ServerConfig) -> None:

@@ -54,6 +54,17 @@ def test_folder_with_config(tmp_path: Path) -> None:
     assert not files.is_gguf
 
 
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("a" * 300, "File name too long"),
+        ("~no-such-user/m", "Could not determine home directory."),
+    ],
+)
+def test_a_path_that_can_be_none(model: str, reason: str) -> None:
+    assert error_of(model) == f"model {model} cannot be looked up: {reason}"
+
+
 def test_folder_without_config(tmp_path: Path) -> None:
     assert error_of(str(tmp_path)) == f"model folder {tmp_path} has no config.json"
 

@@ -199,6 +199,12 @@ def test_the_flag_comes_before_the_models_own(tmp_path: Path, embedded_files: Mo
     assert rendered(embedded_files, "{{ messages[0].content }}!") == "Hi!"
 
 
+@pytest.mark.parametrize("flag", ["~no-such-user/template", "a" * 300])
+def test_a_flag_that_can_be_no_path_stops_the_start(embedded_files: ModelFiles, flag: str) -> None:
+    with pytest.raises(StartupError, match="neither a file nor Jinja text"):
+        load_chat_template(embedded_files, flag, {})
+
+
 def test_a_flag_that_is_neither_file_nor_text_stops_the_start(embedded_files: ModelFiles) -> None:
     message = "--chat-template is nowhere.jinja: neither a file nor Jinja text"
     with pytest.raises(StartupError, match=message) as caught:
