@@ -7,7 +7,6 @@ from transformers' choice (teacher forcing). Everywhere else the ids must be equ
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,15 +15,11 @@ import pytest
 import torch
 import transformers
 
-from refectory_server.config import ModelConfig, SchedulerConfig, ServerConfig
-from refectory_server.core.kv_cache_manager import KVCacheManager
-from refectory_server.core.scheduler import Scheduler
-from refectory_server.engine.engine_core import EngineCore
-from refectory_server.engine.messages import AddRequest
+from refectory_server.config import ModelConfig, ServerConfig
 from refectory_server.models.source import ModelFiles, resolve_model
 from refectory_server.runner.interface import ModelRunner
 from refectory_server.runner.load import load_runner
-from refectory_server.sampling_params import SamplingParams
+from refectory_server.testing.stepped_engine import SteppedEngine
 from refectory_server.tokenizer.load import load_chat_template, load_tokenizer
 
 SEED = 20_240_613
@@ -106,52 +101,7 @@ def runner() -> ModelRunner:
     return load_runner(ServerConfig(model=ModelConfig(dtype="float32")), lambda *_: None)
 
 
-class Engine:
-    """The real core and runner, stepped by hand."""
-
-    # The runner is shared by all engines, so ids are never used twice.
-    _numbers = itertools.count()
-
-    def __init__(
-        self, runner: ModelRunner, *, num_blocks: int | None = None, chunk: int = 2048
-    ) -> None:
-        facts = runner.facts
-        config = SchedulerConfig(max_num_batched_tokens=chunk, max_num_seqs=min(chunk, 128))
-        self._kv_cache_manager = KVCacheManager(
-            num_blocks=num_blocks or facts.num_blocks,
-            block_size=facts.block_size,
-            enable_prefix_caching=True,
-            watermark=config.watermark,
-        )
-        self.scheduler = Scheduler(
-            config,
-            self._kv_cache_manager,
-            max_model_len=facts.max_model_len,
-            eos_token_ids=facts.eos_token_ids,
-        )
-        self._core = EngineCore(self.scheduler, runner)
-        self.num_cached_tokens = 0
-
-    def generate(self, prompts: Sequence[list[int]], num_tokens: Sequence[int]) -> list[list[int]]:
-        """The output ids of all prompts, added at once in the order given."""
-        ids = []
-        for prompt, count in zip(prompts, num_tokens, strict=True):
-            params = SamplingParams(temperature=0, max_tokens=count)
-            request_id = f"r{next(self._numbers)}"
-            ids.append(request_id)
-            self._core.handle(AddRequest(request_id, prompt, params, seed=0, arrival_time=0.0))
-        tokens: dict[str, list[int]] = {request_id: [] for request_id in ids}
-        while self._core.has_work:
-            for output in self._core.step().outputs:
-                assert output.message is None, output
-                tokens[output.request_id] += output.new_token_ids
-                if output.finish_reason is not None:
-                    self.num_cached_tokens += output.num_cached_tokens
-            self._core.check_integrity()
-        return [tokens[request_id] for request_id in ids]
-
-
-def assert_equal(engine: Engine, references: Sequence[Reference]) -> None:
+def assert_equal(engine: SteppedEngine, references: Sequence[Reference]) -> None:
     """Ids equal the references'; past a tie the rest is compared from transformers' choice."""
     starts = [0] * len(references)
     pending = list(range(len(references)))
@@ -179,7 +129,7 @@ def assert_equal(engine: Engine, references: Sequence[Reference]) -> None:
 def test_all_at_once_then_again_from_the_prefix_cache(
     runner: ModelRunner, references: list[Reference]
 ) -> None:
-    engine = Engine(runner)
+    engine = SteppedEngine(runner)
     assert_equal(engine, references)
     num_cold = engine.num_cached_tokens
     assert_equal(engine, references)
@@ -190,7 +140,7 @@ def test_all_at_once_then_again_from_the_prefix_cache(
 
 @pytest.mark.parametrize("chunk", [16, 64])
 def test_in_chunks(runner: ModelRunner, references: list[Reference], chunk: int) -> None:
-    assert_equal(Engine(runner, chunk=chunk), references)
+    assert_equal(SteppedEngine(runner, chunk=chunk), references)
 
 
 def test_in_a_pool_so_small_that_requests_are_preempted(
@@ -201,7 +151,7 @@ def test_in_a_pool_so_small_that_requests_are_preempted(
     short = [r for r in references if len(r.prompt) <= 400]
     block_size = runner.facts.block_size
     num_prompt_blocks = sum(-(-len(r.prompt) // block_size) for r in short)
-    engine = Engine(runner, num_blocks=num_prompt_blocks + 2)
+    engine = SteppedEngine(runner, num_blocks=num_prompt_blocks + 2)
     assert_equal(engine, short)
     assert engine.scheduler.stats().num_preemptions > 0
 
@@ -211,10 +161,10 @@ def test_thirty_two_at_once_in_random_order(
 ) -> None:
     rng = random.Random(SEED)
     chosen = [rng.choice(references) for _ in range(32)]
-    assert_equal(Engine(runner), chosen)
+    assert_equal(SteppedEngine(runner), chosen)
 
 
 def test_one_at_a_time(runner: ModelRunner, references: list[Reference]) -> None:
-    engine = Engine(runner, num_blocks=80)
+    engine = SteppedEngine(runner, num_blocks=80)
     for reference in references[:5]:
         assert_equal(engine, [reference])
