@@ -7,6 +7,8 @@ knows no HTTP. Every series exists from the start and reads 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry
 
 from refectory_server.config import CacheConfig, ServerConfig
@@ -97,7 +99,6 @@ class ServerMetrics:
         timings: RequestTimings,
     ) -> None:
         self._families.request_success[finish_reason].inc()
-        self._families.params_n.observe(1)
         if params.max_tokens is not None:
             self._families.params_max_tokens.observe(params.max_tokens)
         if timings.first_token_time is not None:
@@ -105,7 +106,6 @@ class ServerMetrics:
             self._families.request_prompt_tokens.observe(timings.num_prompt_tokens)
             self._families.request_prefill_computed_tokens.observe(num_computed_tokens)
         self._families.request_generation_tokens.observe(timings.num_output_tokens)
-        self._families.request_max_generation_tokens.observe(timings.num_output_tokens)
         self._families.e2e_latency.observe(timings.e2e_s)
         for histogram, seconds in (
             (self._families.queue_time, timings.queue_s),
@@ -116,6 +116,12 @@ class ServerMetrics:
         ):
             if seconds is not None:
                 histogram.observe(seconds)
+
+    def on_all_choices_finished(self, timings: Sequence[RequestTimings]) -> None:
+        self._families.params_n.observe(len(timings))
+        self._families.request_max_generation_tokens.observe(
+            max(choice.num_output_tokens for choice in timings)
+        )
 
     def _set_load(self, stats: SchedulerStats, *, num_waiting: int) -> None:
         self._families.num_running.set(stats.num_running)

@@ -64,6 +64,8 @@ def check_queue_limits(
             retry_after_s=retry_after_s,
         )
     limit = config.max_num_queued_tokens
+    if request.parent_id is not None:
+        limit = None  # its parent, which is in front of it, computes the prompt
     if limit is not None and waiting and waiting.num_tokens + request.num_prompt_tokens > limit:
         raise QueueFull(
             f"{waiting.num_tokens} tokens wait, the prompt's {request.num_prompt_tokens} more "

@@ -37,6 +37,7 @@ class Request:
         "arrival_index",
         "arrival_time",
         "cache_salt",
+        "choice_index",
         "deadline",
         "finish_reason",
         "lora_id",
@@ -67,6 +68,7 @@ class Request:
         cache_salt: str | None = None,
         lora_id: int | None = None,
         parent_id: str | None = None,
+        choice_index: int = 0,
     ) -> None:
         if not prompt_token_ids:
             raise ValueError(f"request {request_id} has no prompt tokens")
@@ -85,6 +87,8 @@ class Request:
         self.lora_id = lora_id
         self.parent_id = parent_id
         """The request whose prompt this one repeats (choice i > 0 of n): it shares its blocks."""
+        self.choice_index = choice_index
+        """Which choice of n it is; `seed` says so already to whoever draws from it."""
         self.status = RequestStatus.WAITING
         self.finish_reason: FinishReason | None = None
         self.num_computed_tokens = 0

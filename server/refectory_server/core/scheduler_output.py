@@ -27,6 +27,8 @@ class NewRequestData:
     """The seed in force: the one asked for, or the one drawn at arrival."""
     block_ids: tuple[int, ...]
     num_computed_tokens: int
+    choice_index: int = 0
+    """Which of its prompt's n choices it is."""
 
 
 @dataclass(frozen=True, slots=True)

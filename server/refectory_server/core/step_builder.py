@@ -47,6 +47,7 @@ class StepBuilder:
                 seed=request.seed,
                 block_ids=block_ids,
                 num_computed_tokens=request.num_computed_tokens,
+                choice_index=request.choice_index,
             )
         )
         self._add_tokens(request, num_tokens, slots)

@@ -1,6 +1,6 @@
 """`AsyncEngine`: the asyncio façade that the API talks to.
 
-Owns one stream per request, abort on early close, and the text side of a request (through
+Owns one stream per choice, abort on early close, and the text side of a request (through
 `InputProcessor` and `OutputProcessor`). Does not know HTTP, nor how requests are batched.
 """
 
@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 
 from refectory_server.core.request import FinishReason
 from refectory_server.core.stats import RequestTimings, SchedulerStats
 from refectory_server.engine.client import EngineClient, EngineState, EngineStatus
 from refectory_server.engine.input_processor import InputProcessor
 from refectory_server.engine.messages import AddRequest, StepOutputs
-from refectory_server.engine.output_processor import OutputProcessor
+from refectory_server.engine.observer import EngineObserver
+from refectory_server.engine.output_group import OutputGroup
 from refectory_server.engine.output_stream import OutputStream, TextDelta
 from refectory_server.errors import EngineDead, StartupError
 from refectory_server.runner.interface import RunnerFacts
@@ -28,25 +30,6 @@ from refectory_server.sampling_params import SamplingParams
 __all__ = ["AsyncEngine", "EngineObserver", "TextDelta"]
 
 logger = logging.getLogger(__name__)
-
-
-class EngineObserver(Protocol):
-    """Hears what happens, for metrics and logs. Every call is on the event loop."""
-
-    def on_status(self, status: EngineStatus) -> None: ...
-    def on_step(self, step: StepOutputs) -> None: ...
-    def on_first_token(
-        self, ttft_s: float, *, num_prompt_tokens: int, num_cached_tokens: int
-    ) -> None: ...
-    def on_next_tokens(self, itl_s: float) -> None: ...
-    def on_rejected(self, reason: str) -> None: ...
-    def on_finished(
-        self,
-        request_id: str,
-        params: SamplingParams,
-        finish_reason: FinishReason,
-        timings: RequestTimings,
-    ) -> None: ...
 
 
 class AsyncEngine:
@@ -128,7 +111,7 @@ class AsyncEngine:
 
     @property
     def num_in_flight(self) -> int:
-        """Requests given to the engine and not yet ended."""
+        """Choices given to the engine and not yet ended."""
         return len(self._streams)
 
     def seconds_without_progress(self) -> float:
@@ -144,52 +127,97 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> AsyncGenerator[TextDelta, None]:
-        """Deltas until the one with a finish reason. Closing the generator early aborts.
+        """Deltas of one prompt, each of one of its `params.n` choices; see `generate_all`."""
+        batches = self.generate_all(
+            [(prompt_token_ids, params)],
+            request_id=request_id,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+        async with aclosing(batches):
+            async for deltas in batches:
+                for delta in deltas:
+                    yield delta
 
-        A slow reader gets what has come in the meantime as one delta. Raises before the first
-        delta: `InvalidRequest`, `PromptTooLong`, `QueueFull`, `DeadlineExceeded`, `EngineDead`;
-        later only `RequestFailed` and `EngineDead`.
+    async def generate_all(
+        self,
+        prompts: Sequence[tuple[list[int], SamplingParams]],
+        *,
+        request_id: str,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> AsyncGenerator[list[TextDelta], None]:
+        """Deltas of every prompt's choices until each has had its finish reason.
+
+        The choices are numbered prompt by prompt. Closing the generator early aborts them all. A
+        slow reader gets what has come in the meantime as one delta a choice. One choice's error
+        is everyone's: the others are aborted. Raises before the first delta: `InvalidRequest`,
+        `PromptTooLong`, `QueueFull`, `DeadlineExceeded`, `EngineDead`; later only `RequestFailed`,
+        `EngineDead` and, of several choices, `DeadlineExceeded`.
         """
         input_processor = self.input_processor
-        input_processor.check(prompt_token_ids, params)
-        if request_id in self._streams:
-            raise ValueError(f"request id {request_id} is in use")
+        for prompt_token_ids, params in prompts:
+            input_processor.check(prompt_token_ids, params)
         arrival_time = self._clock()
-        stream = OutputStream(
-            request_id,
-            OutputProcessor(input_processor.tokenizer, prompt_token_ids, params),
-            num_prompt_tokens=len(prompt_token_ids),
-            arrival_time=arrival_time,
-        )
-        if not self._streams:
-            self._last_progress_time = arrival_time
-        self._streams[request_id] = stream
         timeout_s = self._request_timeout_s
-        self._client.add_request(
-            AddRequest(
-                request_id,
-                prompt_token_ids,
-                # The text side has the stop strings; the engine has no use for them.
-                dataclasses.replace(params, stop=()),
-                seed=self._seeds.getrandbits(63) if params.seed is None else params.seed,
-                arrival_time=arrival_time,
-                deadline=None if timeout_s is None else arrival_time + timeout_s,
-                priority=priority,
-                cache_salt=cache_salt,
+        group = OutputGroup()
+        requests: list[AddRequest] = []
+        for number, (prompt_token_ids, params) in enumerate(prompts):
+            prompt_id = request_id if len(prompts) == 1 else f"{request_id}-p{number}"
+            requests.append(
+                AddRequest(
+                    prompt_id,
+                    prompt_token_ids,
+                    # The text side has the stop strings; the engine has no use for them.
+                    dataclasses.replace(params, stop=()),
+                    seed=self._seeds.getrandbits(63) if params.seed is None else params.seed,
+                    arrival_time=arrival_time,
+                    deadline=None if timeout_s is None else arrival_time + timeout_s,
+                    priority=priority,
+                    cache_salt=cache_salt,
+                )
             )
-        )
+            group.add_choices(requests[-1], params, input_processor.tokenizer)
+        self._open(group)
+        if len(requests) == 1:
+            self._client.add_request(requests[0])
+        else:
+            self._client.add_group(requests)
         try:
-            while not stream.is_drained:
-                yield await stream.next_delta()
+            while not group.is_drained:
+                yield await group.next_deltas()
         finally:
-            # Still here: the reader went away before the end.
-            if self._streams.pop(request_id, None) is not None:
-                self._client.abort([request_id])
-                stream.end(FinishReason.ABORT)
-            if stream.rejection is None:
-                timings = stream.timings(self._clock())
-                _log_finished(request_id, stream.finish_reason, timings)
-                self._observer.on_finished(request_id, params, stream.finish_reason, timings)
+            self._close(group, [params for _, params in prompts])
+
+    def _open(self, group: OutputGroup) -> None:
+        for stream in group.streams:
+            if stream.request_id in self._streams:
+                raise ValueError(f"request id {stream.request_id} is in use")
+        if not self._streams:
+            self._last_progress_time = self._clock()
+        self._streams |= {stream.request_id: stream for stream in group.streams}
+
+    def _close(self, group: OutputGroup, params: Sequence[SamplingParams]) -> None:
+        """Abort what has not ended, and tell how each choice did; `params`: of each prompt."""
+        # Still here: the reader went away before the end, or another choice failed.
+        unfinished = [s for s in group.streams if self._streams.pop(s.request_id, None) is not None]
+        is_rejected = any(stream.rejection is not None for stream in group.streams)
+        if unfinished and not is_rejected:
+            self._client.abort([stream.request_id for stream in unfinished])
+        for stream in unfinished:
+            stream.end(FinishReason.ABORT)
+        if is_rejected:
+            return
+        streams = iter(group.streams)
+        for one in params:
+            timings = []
+            for stream in itertools.islice(streams, one.n):
+                timings.append(stream.timings(self._clock()))
+                _log_finished(stream.request_id, stream.finish_reason, timings[-1])
+                self._observer.on_finished(
+                    stream.request_id, one, stream.finish_reason, timings[-1]
+                )
+            self._observer.on_all_choices_finished(timings)
 
     def _on_step(self, step: StepOutputs) -> None:
         self._stats = step.stats

@@ -56,6 +56,10 @@ class EngineClient(Protocol):
 
     def add_request(self, request: AddRequest) -> None: ...
 
+    def add_group(self, requests: list[AddRequest]) -> None:
+        """All are taken or none."""
+        ...
+
     def abort(self, request_ids: list[str]) -> None: ...
 
     async def shutdown(self) -> None:

@@ -5,9 +5,10 @@ Does not know text, HTTP, or where its messages come from and go to.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from refectory_server.config import SchedulerConfig
 from refectory_server.core.kv_cache_manager import KVCacheManager
@@ -17,10 +18,12 @@ from refectory_server.core.scheduler import Scheduler
 from refectory_server.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from refectory_server.engine.messages import (
     AbortRequests,
+    AddGroup,
     AddRequest,
     EngineOutput,
     StepOutputs,
     ToEngine,
+    choice_id,
 )
 from refectory_server.errors import InvalidRequest, QueueFull
 from refectory_server.runner.interface import ModelRunner
@@ -78,7 +81,9 @@ class EngineCore:
         self._has_news = True
         match message:
             case AddRequest():
-                self._add(message)
+                self._add([message])
+            case AddGroup(requests):
+                self._add(requests)
             case AbortRequests(request_ids):
                 # Nobody waits for these any more, so there is no answer, only new stats.
                 self._scheduler.abort(request_ids)
@@ -94,44 +99,55 @@ class EngineCore:
         """Raise where scheduler and blocks disagree. For tests and debugging."""
         self._scheduler.check_integrity()
 
-    def _add(self, message: AddRequest) -> None:
+    def _add(self, messages: Sequence[AddRequest]) -> None:
+        """All of them, each with all of its choices, or none."""
+        added: list[str] = []
         try:
-            self._scheduler.add_request(
-                Request(
-                    message.request_id,
-                    message.prompt_token_ids,
-                    message.sampling_params,
-                    seed=message.seed,
-                    arrival_time=message.arrival_time,
-                    deadline=message.deadline,
-                    priority=message.priority,
-                    cache_salt=message.cache_salt,
-                    lora_id=message.lora_id,
-                    parent_id=message.parent_id,
-                )
-            )
-        except QueueFull as error:
-            self._rejections.append(
-                EngineOutput(
-                    message.request_id,
-                    finish_reason=FinishReason.ERROR,
-                    message=str(error),
-                    rejection=error.reason,
-                    retry_after_s=error.retry_after_s,
-                )
-            )
-        except (InvalidRequest, ValueError) as error:
-            self._rejections.append(
-                EngineOutput(
-                    message.request_id, finish_reason=FinishReason.ERROR, message=str(error)
-                )
-            )
+            for message in messages:
+                for request in _choices(message):
+                    self._scheduler.add_request(request)
+                    added.append(request.request_id)
+        except (QueueFull, InvalidRequest, ValueError) as error:
+            self._scheduler.abort(added)
+            self._rejections.append(_make_rejection(messages[0].request_id, error))
 
     def _outputs(self, outputs: list[EngineOutput]) -> StepOutputs:
         outputs = self._rejections + outputs
         self._rejections = []
         self._has_news = False
         return StepOutputs(outputs, self._scheduler.stats(), self._clock())
+
+
+def _choices(message: AddRequest) -> Iterator[Request]:
+    """The requests that a message stands for; those after the first share its prompt's blocks."""
+    params = dataclasses.replace(message.sampling_params, n=1)
+    for index in range(message.sampling_params.n):
+        yield Request(
+            choice_id(message.request_id, index),
+            message.prompt_token_ids,
+            params,
+            seed=message.seed + index,
+            arrival_time=message.arrival_time,
+            deadline=message.deadline,
+            priority=message.priority,
+            cache_salt=message.cache_salt,
+            lora_id=message.lora_id,
+            parent_id=message.request_id if index else None,
+            choice_index=index,
+        )
+
+
+def _make_rejection(request_id: str, error: Exception) -> EngineOutput:
+    rejection, retry_after_s = None, 0
+    if isinstance(error, QueueFull):
+        rejection, retry_after_s = error.reason, error.retry_after_s
+    return EngineOutput(
+        request_id,
+        finish_reason=FinishReason.ERROR,
+        message=str(error),
+        rejection=rejection,
+        retry_after_s=retry_after_s,
+    )
 
 
 def _make_output(update: RequestUpdate, runner_output: ModelRunnerOutput) -> EngineOutput:

@@ -13,7 +13,13 @@ from collections.abc import Callable
 
 from refectory_server.engine.client import EngineState, EngineStatus
 from refectory_server.engine.engine_core import EngineCore
-from refectory_server.engine.messages import AbortRequests, AddRequest, StepOutputs, ToEngine
+from refectory_server.engine.messages import (
+    AbortRequests,
+    AddGroup,
+    AddRequest,
+    StepOutputs,
+    ToEngine,
+)
 from refectory_server.runner.interface import RunnerFacts
 
 logger = logging.getLogger(__name__)
@@ -50,6 +56,9 @@ class InProcessEngineClient:
 
     def add_request(self, request: AddRequest) -> None:
         self._send(request)
+
+    def add_group(self, requests: list[AddRequest]) -> None:
+        self._send(AddGroup(requests))
 
     def abort(self, request_ids: list[str]) -> None:
         self._send(AbortRequests(request_ids))

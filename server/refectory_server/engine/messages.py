@@ -16,8 +16,18 @@ from refectory_server.runner.interface import RunnerFacts
 from refectory_server.sampling_params import SamplingParams
 
 
+def choice_id(request_id: str, index: int) -> str:
+    """The id of choice `index` of a request; the first has the request's own."""
+    return request_id if index == 0 else f"{request_id}-{index}"
+
+
 class AddRequest(msgspec.Struct, frozen=True, tag=True):
-    """API to engine: take this request. Answered by outputs, the last with a finish reason."""
+    """API to engine: take this request. Answered by outputs, the last with a finish reason.
+
+    With `sampling_params.n` above 1 it stands for so many requests, choice i under the id
+    `choice_id(request_id, i)` and with `seed + i`: all are taken, or none, and then the refusal
+    comes under `request_id`.
+    """
 
     request_id: str
     prompt_token_ids: list[int]
@@ -28,7 +38,12 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     priority: int = 0
     cache_salt: str | None = None
     lora_id: int | None = None
-    parent_id: str | None = None
+
+
+class AddGroup(msgspec.Struct, frozen=True, tag=True):
+    """API to engine: take all of these or none. A refusal comes under the first one's id."""
+
+    requests: list[AddRequest]
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag=True):
@@ -104,5 +119,5 @@ class EngineFailed(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-ToEngine = AddRequest | AbortRequests
+ToEngine = AddRequest | AddGroup | AbortRequests
 FromEngine = StepOutputs | StartupProgress | EngineReady | EngineFailed

@@ -1,4 +1,4 @@
-"""`OutputStream`: one request's way out, from engine outputs to the deltas a reader takes.
+"""`OutputStream`: one choice's way out, from engine outputs to the deltas a reader takes.
 
 Text is made when the output arrives, not when it is read, so that a stop string ends the request
 in time even if the reader is slow; what is unread merges into one delta, so memory stays bounded.
@@ -6,7 +6,7 @@ in time even if the reader is slow; what is unread merges into one delta, so mem
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from refectory_server.core.request import FinishReason
@@ -33,20 +33,25 @@ class TextDelta:
     num_output_tokens: int
     logprobs: tuple[TextLogprobs, ...] = ()
     """Of the tokens whose text is in this delta or before it, where asked for."""
+    index: int = 0
+    """Which of the caller's choices it is news of."""
 
 
 class OutputStream:
-    """Written by `AsyncEngine` on each step, read by one coroutine."""
+    """Written by `AsyncEngine` on each step, read by whoever `on_news` wakes up."""
 
     def __init__(
         self,
         request_id: str,
         processor: OutputProcessor,
+        on_news: Callable[[OutputStream], None],
         *,
+        index: int,
         num_prompt_tokens: int,
         arrival_time: float,
     ) -> None:
         self.request_id = request_id
+        self.index = index
         self.rejection: str | None = None
         """The limit that refused the request, if one did."""
         self.num_token_steps = 0
@@ -60,8 +65,8 @@ class OutputStream:
         self._logprobs: list[TextLogprobs] = []
         self._finish_reason: FinishReason | None = None
         self._error: ServerError | None = None
-        self._is_drained = False
-        self._has_news = asyncio.Event()
+        self._on_news = on_news
+        self._has_delta = False
         self._num_output_tokens = 0
         self._num_preemptions = 0
         self._scheduled_time: float | None = None
@@ -75,9 +80,9 @@ class OutputStream:
         return self._finish_reason is not None
 
     @property
-    def is_drained(self) -> bool:
-        """The reader has had everything, the finish reason included."""
-        return self._is_drained
+    def error(self) -> ServerError | None:
+        """What ended it, in place of an answer; for the reader once it has had all deltas."""
+        return self._error
 
     @property
     def finish_reason(self) -> FinishReason:
@@ -103,7 +108,8 @@ class OutputStream:
         self._finish_reason = processed.finish_reason
         if self.is_ended:
             self._finish_time = time
-        self._has_news.set()
+        self._has_delta = True
+        self._on_news(self)
         if not processed.token_ids:
             return None
         self.num_token_steps += 1
@@ -125,17 +131,13 @@ class OutputStream:
     def fail_with(self, error: ServerError, reason: FinishReason = FinishReason.ERROR) -> None:
         self._error = error
         self._finish_reason = reason
-        self._has_news.set()
+        self._on_news(self)
 
-    async def next_delta(self) -> TextDelta:
-        """Wait for news. Raises the error that ended the request, after all that came before."""
-        await self._has_news.wait()
-        self._has_news.clear()
-        if self._error is not None and not self._token_ids:
-            self._is_drained = True
-            raise self._error
-        if self._error is not None:
-            self._has_news.set()  # the tokens first, then the error
+    def take_delta(self) -> TextDelta | None:
+        """What has come since the last one; None: nothing."""
+        if not self._has_delta:
+            return None
+        self._has_delta = False
         delta = TextDelta(
             text=self._text,
             token_ids=tuple(self._token_ids),
@@ -144,9 +146,9 @@ class OutputStream:
             num_cached_tokens=self.num_cached_tokens,
             num_output_tokens=self._num_output_tokens,
             logprobs=tuple(self._logprobs),
+            index=self.index,
         )
         self._text, self._token_ids, self._logprobs = "", [], []
-        self._is_drained = delta.finish_reason is not None
         return delta
 
     def timings(self, now: float) -> RequestTimings:

@@ -25,6 +25,7 @@ from refectory_server.config import ApiConfig, ServerConfig
 from refectory_server.engine.client import EngineState, EngineStatus
 from refectory_server.engine.messages import (
     AbortRequests,
+    AddGroup,
     AddRequest,
     EngineFailed,
     EngineReady,
@@ -106,6 +107,9 @@ class ProcessEngineClient:
 
     def add_request(self, request: AddRequest) -> None:
         self._send(request)
+
+    def add_group(self, requests: list[AddRequest]) -> None:
+        self._send(AddGroup(requests))
 
     def abort(self, request_ids: list[str]) -> None:
         self._send(AbortRequests(request_ids))

@@ -34,7 +34,7 @@ def simulated_token(
 ) -> int:
     """The token at `position` of the sequence (the prompt's length is the first output's).
 
-    `seed` is the one the request asked for, 0 where it did not.
+    `seed` is the one the request asked for, 0 where it did not; choice i of n has i more.
     """
     return alphabet[_digest(_request_key(prompt_token_ids, seed), position) % len(alphabet)]
 
@@ -54,7 +54,9 @@ def simulated_num_tokens(
 
 
 def _request_key(prompt_token_ids: Sequence[int], seed: int) -> int:
-    return zlib.crc32(array("q", (seed, *prompt_token_ids)).tobytes())
+    # Choices count on from the seed, perhaps past the largest.
+    wrapped = (seed + 2**63) % 2**64 - 2**63
+    return zlib.crc32(array("q", (wrapped, *prompt_token_ids)).tobytes())
 
 
 def _digest(key: int, position: int) -> int:
@@ -174,7 +176,7 @@ class StepClock:
 def _new_state(new: NewRequestData) -> _RequestState:
     params = new.sampling_params
     return _RequestState(
-        _request_key(new.token_ids[: new.num_prompt_tokens], params.seed or 0),
+        _request_key(new.token_ids[: new.num_prompt_tokens], (params.seed or 0) + new.choice_index),
         len(new.token_ids),
         new.num_computed_tokens,
         None if params.ignore_eos else new.num_prompt_tokens + params.min_tokens,

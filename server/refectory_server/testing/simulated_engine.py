@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -51,6 +51,7 @@ class RecordingObserver:
     itls_s: list[float] = field(default_factory=list)
     rejections: list[str] = field(default_factory=list)
     finished: list[tuple[str, FinishReason, RequestTimings]] = field(default_factory=list)
+    num_choices: list[int] = field(default_factory=list)
 
     def on_status(self, status: EngineStatus) -> None:
         self.statuses.append(status)
@@ -77,6 +78,9 @@ class RecordingObserver:
         timings: RequestTimings,
     ) -> None:
         self.finished.append((request_id, finish_reason, timings))
+
+    def on_all_choices_finished(self, timings: Sequence[RequestTimings]) -> None:
+        self.num_choices.append(len(timings))
 
 
 @dataclass(frozen=True)

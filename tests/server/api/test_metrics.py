@@ -106,6 +106,9 @@ def test_a_finished_request() -> None:
         num_output_tokens=5,
     )
     seen.metrics.on_finished("id", SamplingParams(max_tokens=20), FinishReason.LENGTH, timings)
+    seen.metrics.on_all_choices_finished(
+        [timings, dataclasses.replace(timings, num_output_tokens=1)]
+    )
     assert seen.value("vllm:request_success_total", finished_reason="length") == 1
     assert seen.value("vllm:request_success_total", finished_reason="stop") == 0
     sums = {
@@ -114,7 +117,7 @@ def test_a_finished_request() -> None:
         "vllm:request_generation_tokens_sum": 5,
         "vllm:request_max_num_generation_tokens_sum": 5,
         "vllm:request_params_max_tokens_sum": 20,
-        "vllm:request_params_n_sum": 1,
+        "vllm:request_params_n_sum": 2,
         "vllm:e2e_request_latency_seconds_sum": 6.5,
         "vllm:request_queue_time_seconds_sum": 0.5,
         "vllm:request_prefill_time_seconds_sum": 1.5,
