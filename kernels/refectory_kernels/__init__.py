@@ -1,1 +1,1 @@
-"""Tensor functions for the server: native C++ for CPUs, plain torch as the specification."""
+"""Tensor functions for the server: plain torch as the specification, native C++ beside it."""

@@ -84,9 +84,7 @@ class LLM:
         self._core = EngineCore.build(
             runner, config.scheduler, enable_prefix_caching=config.cache.enable_prefix_caching
         )
-        self._input_processor = self._text_side.make_input_processor(
-            runner.facts, config.scheduler.watermark
-        )
+        self._input_processor = self._text_side.make_input_processor(runner.facts)
         self._numbers = itertools.count()
         self._seeds = random.Random(config.model.seed)
 

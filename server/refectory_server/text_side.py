@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from refectory_server.config import ServerConfig
-from refectory_server.engine.input_processor import InputProcessor, usable_tokens
+from refectory_server.engine.input_processor import InputProcessor
 from refectory_server.engine.sampling_defaults import SamplingDefaults, load_sampling_defaults
 from refectory_server.models.source import resolve_model
 from refectory_server.runner.interface import RunnerFacts
@@ -44,12 +44,11 @@ class TextSide:
         defaults = load_sampling_defaults(files, model.generation_config)
         return cls(tokenizer, template, defaults)
 
-    def make_input_processor(self, facts: RunnerFacts, watermark: float) -> InputProcessor:
-        """For a loaded runner with these facts; `watermark` is the scheduler's."""
+    def make_input_processor(self, facts: RunnerFacts) -> InputProcessor:
+        """For a loaded runner with these facts."""
         return InputProcessor(
             self.tokenizer,
             self.chat_template,
             facts,
-            usable_tokens=usable_tokens(facts, watermark),
             default_sampling=self.default_sampling,
         )

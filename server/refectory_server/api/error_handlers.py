@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+ENGINE_DEAD_TEXT = "the engine is dead and the server about to end; another replica can serve this"
 
 
 class Unauthorized(ServerError):
@@ -79,7 +80,8 @@ def error_reply(error: Exception) -> ErrorReply:
         case DeadlineExceeded():
             return _reply(503, text, SERVER, "deadline_exceeded")
         case EngineDead():
-            return _reply(503, text, SERVER, "engine_dead")
+            # Its own text is for the operator's log: it may hold paths and internals.
+            return _reply(503, ENGINE_DEAD_TEXT, SERVER, "engine_dead")
         case Unavailable():
             return _reply(503, text, SERVER, error.code, headers=_retry_after(error.retry_after_s))
         case RequestFailed():

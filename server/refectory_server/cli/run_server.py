@@ -44,7 +44,7 @@ async def run_server(config: ServerConfig) -> int:
     text_side = asyncio.create_task(asyncio.to_thread(TextSide.load, config))
 
     async def make_input_processor(facts: RunnerFacts) -> InputProcessor:
-        return (await text_side).make_input_processor(facts, config.scheduler.watermark)
+        return (await text_side).make_input_processor(facts)
 
     engine = AsyncEngine(
         ProcessEngineClient(config),
@@ -66,7 +66,7 @@ async def run_server(config: ServerConfig) -> int:
             metrics_server.bind()
             metrics_server.start()
         await engine.start()
-        supervisor = asyncio.create_task(_supervise(engine, server, config, started))
+        supervisor = asyncio.create_task(_supervise(engine, text_side, server, config, started))
         exit_code = await server.serve()
         supervisor.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -80,9 +80,18 @@ async def run_server(config: ServerConfig) -> int:
 
 
 async def _supervise(
-    engine: AsyncEngine, server: HttpServer, config: ServerConfig, started: float
+    engine: AsyncEngine,
+    text_side: asyncio.Task[TextSide],
+    server: HttpServer,
+    config: ServerConfig,
+    started: float,
 ) -> None:
-    """Tell when the engine is ready; end the server when it is dead."""
+    """Tell when the engine is ready; end the server when it is dead, or cannot be of use."""
+    try:
+        await text_side  # sooner done than the weights: its errors need not wait for them
+    except Exception:
+        server.stop(EXIT_ENGINE_DIED)
+        raise
     status = await engine.wait_until_settled()
     if status.state is EngineState.DEAD:
         server.stop(EXIT_ENGINE_DIED)

@@ -36,6 +36,11 @@ def watermark_blocks(num_blocks: int, watermark: float) -> int:
     return min(math.ceil(watermark * num_blocks), num_blocks - 1)
 
 
+def usable_tokens(num_blocks: int, block_size: int, watermark: float) -> int:
+    """Tokens that one request alone can hold: the pool less the watermark's blocks."""
+    return (num_blocks - watermark_blocks(num_blocks, watermark)) * block_size
+
+
 class KVCacheManager:
     """Block tables of the running requests, over one pool.
 
@@ -64,6 +69,7 @@ class KVCacheManager:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
+        self._watermark = watermark
         self.num_watermark_blocks = watermark_blocks(num_blocks, watermark)
         self.num_prefix_query_tokens = 0
         """Tokens of all first admissions; readmitted and forked requests do not count."""
@@ -77,8 +83,8 @@ class KVCacheManager:
 
     @property
     def max_request_tokens(self) -> int:
-        """Tokens that a request alone can hold: the pool less the watermark."""
-        return (self.num_blocks - self.num_watermark_blocks) * self.block_size
+        """Tokens that one request alone can hold."""
+        return usable_tokens(self.num_blocks, self.block_size, self._watermark)
 
     @property
     def num_holders(self) -> int:

@@ -47,6 +47,8 @@ class Phases:
             self.finish()
             logger.info("%s", phase.replace("_", " "))
             self._current, self._started = phase, now
+        if self._channel.is_abandoned:
+            raise SystemExit(f"the API process is gone while loading ({phase})")
         self._channel.send(StartupProgress(phase, progress))
 
     def finish(self) -> None:
@@ -76,8 +78,9 @@ class Channel:
 
     def receive(self, *, block: bool) -> list[ToEngine] | None:
         """What has arrived; waits for something if `block`. None: the API process is gone."""
-        events = dict(self._poller.poll(None if block else 0))
-        if self._lifeline_fd in events:
+        if block:
+            self._poller.poll()
+        if self.is_abandoned:
             return None
         messages: list[ToEngine] = []
         while True:
@@ -85,6 +88,11 @@ class Channel:
                 messages.append(self._decoder.decode(self._socket.recv(zmq.NOBLOCK)))
             except zmq.Again:
                 return messages
+
+    @property
+    def is_abandoned(self) -> bool:
+        """The API process is gone."""
+        return self._lifeline_fd in dict(self._poller.poll(0))
 
     def close(self) -> None:
         # A second for the last words to leave.

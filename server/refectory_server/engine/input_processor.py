@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from refectory_server.core.kv_cache_manager import watermark_blocks
 from refectory_server.engine.sampling_defaults import SamplingDefaults, load_sampling_defaults
 from refectory_server.errors import InvalidRequest, PromptTooLong
 from refectory_server.runner.interface import RunnerFacts
@@ -17,13 +16,7 @@ from refectory_server.sampling_params import SamplingParams
 from refectory_server.tokenizer.chat_template import ChatTemplate
 from refectory_server.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["InputProcessor", "SamplingDefaults", "load_sampling_defaults", "usable_tokens"]
-
-
-def usable_tokens(facts: RunnerFacts, watermark: float) -> int:
-    """Tokens that one request alone can keep in the KV cache, as admission counts them."""
-    num_reserved_blocks = watermark_blocks(facts.num_blocks, watermark)
-    return (facts.num_blocks - num_reserved_blocks) * facts.block_size
+__all__ = ["InputProcessor", "SamplingDefaults", "load_sampling_defaults"]
 
 
 class InputProcessor:
@@ -33,14 +26,12 @@ class InputProcessor:
         chat_template: ChatTemplate | None,
         facts: RunnerFacts,
         *,
-        usable_tokens: int,
         default_sampling: SamplingDefaults,
     ) -> None:
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.default_sampling = default_sampling
         self._facts = facts
-        self._usable_tokens = usable_tokens
 
     def encode_prompt(
         self, text: str, *, add_special_tokens: bool = True, field: str = "prompt"
@@ -125,16 +116,10 @@ class InputProcessor:
             )
         self._check_ids(prompt_token_ids, prompt_field)
         max_model_len = self._facts.max_model_len
-        limit = min(max_model_len, self._usable_tokens)
-        if num_prompt_tokens + 1 > limit:
-            cause = (
-                f"the context is {max_model_len} tokens"
-                if limit == max_model_len
-                else f"the KV cache holds {self._usable_tokens} tokens"
-            )
+        if num_prompt_tokens + 1 > max_model_len:
             raise PromptTooLong(
-                f"{prompt_field} has {num_prompt_tokens} tokens; at most {max(0, limit - 1)} are "
-                f"allowed: {cause}, one is kept for the output",
+                f"{prompt_field} has {num_prompt_tokens} tokens; at most {max_model_len - 1} are "
+                f"allowed: the context is {max_model_len} tokens, one is kept for the output",
                 field=prompt_field,
             )
         room = max_model_len - num_prompt_tokens

@@ -7,11 +7,13 @@ knows only block ids.
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 
 import torch
 
 from refectory_server.config import CacheConfig
+from refectory_server.core.kv_cache_manager import usable_tokens
 from refectory_server.errors import StartupError
 from refectory_server.models.decoder_spec import DecoderSpec
 
@@ -46,11 +48,13 @@ def kv_cache_size(
     *,
     element_bytes: int,
     wanted_model_len: int | None,
+    watermark: float,
     memory_limit_bytes: int,
 ) -> KVCacheSize:
     """The pool that `config` and the memory allow.
 
     wanted_model_len: --max-model-len; None: the model's own limit
+    watermark: --watermark, the share that no single request can have
     Raises `StartupError`: `MaxModelLenTooLarge`, or `KVCacheTooSmall` where no block fits.
     """
     if wanted_model_len is not None and wanted_model_len > spec.max_position:
@@ -74,17 +78,17 @@ def kv_cache_size(
                 reason="KVCacheTooSmall",
             )
     max_model_len = wanted_model_len or spec.max_position
-    num_tokens = num_blocks * config.block_size
-    if num_tokens < max_model_len:
+    num_usable = usable_tokens(num_blocks, config.block_size, watermark)
+    if num_usable < max_model_len:
+        num_needed = math.ceil(max_model_len / config.block_size / (1 - watermark))
         logger.warning(
-            "the KV cache holds %d tokens, fewer than max_model_len %d, which is lowered to "
-            "%d; --kv-cache-memory-bytes %d would hold them all",
-            num_tokens,
+            "the KV cache holds %d tokens of one request, fewer than max_model_len %d, which is "
+            "lowered to that; --kv-cache-memory-bytes %d would hold them all",
+            num_usable,
             max_model_len,
-            num_tokens,
-            -(-max_model_len // config.block_size) * block_bytes,
+            num_needed * block_bytes,
         )
-        max_model_len = num_tokens
+        max_model_len = num_usable
     return KVCacheSize(num_blocks, config.block_size, bytes_per_token, max_model_len)
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 
 from refectory_server.config import ServerConfig
+from refectory_server.core.kv_cache_manager import usable_tokens
 from refectory_server.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from refectory_server.errors import StartupError
 from refectory_server.runner.interface import ModelRunner, ReportProgress, RunnerFacts
@@ -61,10 +62,10 @@ def _facts(profile: SimulationProfile, config: ServerConfig, tokenizer: Tokenize
     num_blocks = config.cache.num_gpu_blocks_override or profile.num_blocks
     block_size = config.cache.block_size
     wanted = config.model.max_model_len or profile.max_model_len
-    max_model_len = min(wanted, num_blocks * block_size)
+    max_model_len = min(wanted, usable_tokens(num_blocks, block_size, config.scheduler.watermark))
     if max_model_len < wanted:
         logger.warning(
-            "max_model_len lowered from %d to %d: the pool's %d blocks of %d tokens hold no more",
+            "max_model_len lowered from %d to %d: %d blocks of %d tokens hold no more of a request",
             *(wanted, max_model_len, num_blocks, block_size),
         )
     eos_token_id = tokenizer.eos_token_id

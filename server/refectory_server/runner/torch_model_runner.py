@@ -12,6 +12,7 @@ import time
 import torch
 
 from refectory_kernels import reference as ops
+from refectory_kernels.native import cpu_features
 from refectory_server.config import ServerConfig
 from refectory_server.core.scheduler_output import (
     BlockCopy,
@@ -57,8 +58,8 @@ class TorchModelRunner:
             eos_token_ids=eos_token_ids,
             dtype=dtype,
             kv_bytes_per_token=size.bytes_per_token,
-            description=f"torch {torch.__version__} on cpu, {dtype}, "
-            f"{torch.get_num_threads()} threads",
+            description=f"torch {torch.__version__} on cpu, {dtype}, {torch.get_num_threads()} "
+            f"threads; processor: {cpu_features() or 'unknown'}",
         )
         self._states = RequestStates(self._facts, decoder.dtype, decoder.spec.windows)
 
@@ -122,6 +123,7 @@ def load_torch_runner(config: ServerConfig, report: ReportProgress) -> TorchMode
         config.cache,
         element_bytes=dtype.itemsize,
         wanted_model_len=config.model.max_model_len,
+        watermark=config.scheduler.watermark,
         memory_limit_bytes=memory_limit_bytes(),
     )
     logger.info(

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from refectory_server.config import SchedulerConfig
+from refectory_server.core.kv_cache_manager import usable_tokens
 from refectory_server.core.request import FinishReason
 from refectory_server.core.scheduler_output import SchedulerOutput
 from refectory_server.core.stats import RequestTimings
@@ -15,7 +16,7 @@ from refectory_server.engine.async_engine import AsyncEngine, EngineObserver
 from refectory_server.engine.client import EngineState, EngineStatus
 from refectory_server.engine.engine_core import EngineCore
 from refectory_server.engine.in_process_client import InProcessEngineClient
-from refectory_server.engine.input_processor import InputProcessor, SamplingDefaults, usable_tokens
+from refectory_server.engine.input_processor import InputProcessor, SamplingDefaults
 from refectory_server.engine.messages import StepOutputs
 from refectory_server.runner.interface import RunnerFacts
 from refectory_server.runner.simulated_model_runner import SimulatedModelRunner
@@ -108,7 +109,6 @@ async def simulated_engine(
             ByteTokenizer(),
             ChatTemplate(CHAT_TEMPLATE, {}),
             facts,
-            usable_tokens=usable_tokens(facts, scheduler_config.watermark),
             default_sampling=SamplingDefaults(),
         )
 
@@ -131,6 +131,7 @@ async def simulated_engine(
 
 
 def small_facts(*, num_blocks: int, max_model_len: int | None = None) -> RunnerFacts:
-    """`FACTS` with a smaller pool."""
-    limit = max_model_len or num_blocks * FACTS.block_size
+    """`FACTS` with a smaller pool, and what one request can have of it."""
+    usable = usable_tokens(num_blocks, FACTS.block_size, SCHEDULER_CONFIG.watermark)
+    limit = min(max_model_len or usable, usable)
     return dataclasses.replace(FACTS, num_blocks=num_blocks, max_model_len=limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from refectory_server.core.block import hash_block
-from refectory_server.core.kv_cache_manager import KVCacheManager, SlotAllocation
+from refectory_server.core.kv_cache_manager import KVCacheManager, SlotAllocation, usable_tokens
 from refectory_server.core.request import Request
 from refectory_server.core.scheduler_output import BlockCopy
 from refectory_server.testing.requests import make_request
@@ -77,6 +77,16 @@ def test_the_watermark_rounds_up_but_leaves_a_block_to_run_in(
     num_blocks: int, watermark: float, kept: int
 ) -> None:
     assert make_kv(num_blocks, watermark=watermark).num_watermark_blocks == kept
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "watermark", "expected"),
+    [(100, 0.01, 1584), (100, 0.0, 1600), (101, 0.01, 1584), (1, 0.01, 16), (10, 0.5, 80)],
+)
+def test_usable_tokens_leave_the_watermark_free(
+    num_blocks: int, watermark: float, expected: int
+) -> None:
+    assert usable_tokens(num_blocks, 16, watermark) == expected
 
 
 def test_full_computed_blocks_carry_the_chain_of_hashes() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 
-from refectory_server.engine.input_processor import InputProcessor, SamplingDefaults, usable_tokens
+from refectory_server.engine.input_processor import InputProcessor, SamplingDefaults
 from refectory_server.errors import InvalidRequest, PromptTooLong
 from refectory_server.runner.interface import RunnerFacts
 from refectory_server.sampling_params import SamplingParams
@@ -32,7 +31,6 @@ def input_processor(
     *,
     tokenizer: Tokenizer | None = None,
     chat_template: str | None = CHAT_TEMPLATE,
-    usable: int = 1584,
     defaults: SamplingDefaults | None = None,
 ) -> InputProcessor:
     tokenizer = tokenizer or ByteTokenizer()
@@ -40,26 +38,14 @@ def input_processor(
         tokenizer,
         None if chat_template is None else ChatTemplate(chat_template, tokenizer.special_tokens),
         FACTS,
-        usable_tokens=usable,
         default_sampling=defaults or SamplingDefaults(),
     )
 
 
-def refusal(prompt_token_ids: list[int], usable: int = 1584, **params: Any) -> InvalidRequest:
+def refusal(prompt_token_ids: list[int], **params: Any) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        input_processor(usable=usable).check(prompt_token_ids, SamplingParams(**params))
+        input_processor().check(prompt_token_ids, SamplingParams(**params))
     return caught.value
-
-
-@pytest.mark.parametrize(
-    ("num_blocks", "watermark", "expected"),
-    [(100, 0.01, 1584), (100, 0.0, 1600), (101, 0.01, 1584), (1, 0.01, 16), (10, 0.5, 80)],
-)
-def test_usable_tokens_leave_the_watermark_free(
-    num_blocks: int, watermark: float, expected: int
-) -> None:
-    facts = dataclasses.replace(FACTS, num_blocks=num_blocks)
-    assert usable_tokens(facts, watermark) == expected
 
 
 def test_a_prompt_gets_the_tokenizers_own_tokens_unless_told_otherwise() -> None:
@@ -136,7 +122,6 @@ def test_prompts_up_to_the_limits_pass() -> None:
     processor = input_processor()
     processor.check([0] * 63, SamplingParams())
     processor.check([258] * 40, SamplingParams(max_tokens=24))
-    input_processor(usable=32).check([0] * 31, SamplingParams(max_tokens=33))
 
 
 def test_an_empty_prompt_is_refused() -> None:
@@ -160,15 +145,6 @@ def test_a_prompt_beyond_the_context_is_refused_with_the_numbers() -> None:
         "one is kept for the output"
     )
     assert error.field == "prompt"
-
-
-def test_a_prompt_beyond_the_cache_is_refused_with_the_numbers() -> None:
-    error = refusal([0] * 32, usable=32)
-    assert isinstance(error, PromptTooLong)
-    assert str(error) == (
-        "prompt has 32 tokens; at most 31 are allowed: the KV cache holds 32 tokens, "
-        "one is kept for the output"
-    )
 
 
 def test_more_output_than_the_context_leaves_is_refused() -> None:

@@ -36,12 +36,14 @@ def size_of(
     wanted_model_len: int | None = None,
     memory_limit_bytes: int = 8 * GIB,
     element_bytes: int = 4,
+    watermark: float = 0.0,
 ) -> KVCacheSize:
     return kv_cache_size(
         SPEC,
         config or CacheConfig(),
         element_bytes=element_bytes,
         wanted_model_len=wanted_model_len,
+        watermark=watermark,
         memory_limit_bytes=memory_limit_bytes,
     )
 
@@ -77,9 +79,20 @@ def test_small_pool_lowers_max_model_len(caplog: pytest.LogCaptureFixture) -> No
 
     assert (size.num_blocks, size.max_model_len) == (100, 1600)
     assert caplog.messages == [
-        "the KV cache holds 1600 tokens, fewer than max_model_len 8192, which is lowered to 1600; "
-        f"--kv-cache-memory-bytes {512 * BLOCK_BYTES} would hold them all"
+        "the KV cache holds 1600 tokens of one request, fewer than max_model_len 8192, which is "
+        f"lowered to that; --kv-cache-memory-bytes {512 * BLOCK_BYTES} would hold them all"
     ]
+
+
+def test_the_watermark_is_not_promised_to_a_request(caplog: pytest.LogCaptureFixture) -> None:
+    config = CacheConfig(kv_cache_memory_bytes=BLOCK_BYTES * 512)
+    with caplog.at_level(logging.WARNING):
+        size = size_of(config, watermark=0.01)
+
+    assert (size.num_blocks, size.max_model_len) == (512, (512 - 6) * 16)
+    assert f"--kv-cache-memory-bytes {518 * BLOCK_BYTES} would" in caplog.messages[0]
+    enough = CacheConfig(kv_cache_memory_bytes=BLOCK_BYTES * 518)
+    assert size_of(enough, watermark=0.01).max_model_len == 8192
 
 
 def test_max_model_len_flag_that_fits_is_kept(caplog: pytest.LogCaptureFixture) -> None:
