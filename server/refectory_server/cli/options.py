@@ -51,6 +51,27 @@ class GroupedOption(click.Option):
 class GroupedCommand(click.Command):
     """A command whose `--help` lists options under their groups; `--help=GROUP` shows one."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self._spread_lists(args))
+
+    def _spread_lists(self, args: list[str]) -> list[str]:
+        """vLLM's `--api-key a b` as `--api-key a --api-key b`, for options that may be repeated.
+
+        As there, such a list takes every word up to the next flag.
+        """
+        names = {o for p in self.params if getattr(p, "multiple", False) for o in p.opts}
+        spread: list[str] = []
+        listing: str | None = None
+        for arg in args:
+            if arg.startswith("-"):
+                listing = arg.replace("_", "-")
+                spread.append(arg)
+            elif listing in names:
+                spread += [arg] if spread[-1].replace("_", "-") == listing else [listing, arg]
+            else:
+                spread.append(arg)
+        return spread
+
     def get_help_option(self, ctx: click.Context) -> click.Option:
         def show(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
             if value is None or ctx.resilient_parsing:

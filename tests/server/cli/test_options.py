@@ -85,6 +85,14 @@ def test_an_option_that_may_be_repeated() -> None:
     assert config.served_model_name == ("a", "b")
 
 
+def test_a_list_of_words_after_such_an_option_as_in_vllm() -> None:
+    args = ["--served-model-name", "a", "b", "--seed", "3"]
+    config = parse(ModelConfig, *args)
+    assert config == ModelConfig(served_model_name=("a", "b"), seed=3)
+    assert parse(ModelConfig, "--served_model_name", "a", "b").served_model_name == ("a", "b")
+    assert parse(ApiConfig, "--api-key=a", "--api-key", "b", "c").api_key == ("a", "b", "c")
+
+
 def test_choices_keep_their_type() -> None:
     assert parse(CacheConfig, "--block-size", "32").block_size == 32
 
