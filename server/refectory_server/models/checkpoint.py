@@ -46,13 +46,14 @@ class SafetensorsCheckpoint:
 
 
 class GgufCheckpoint:
-    """A GGUF file of the llama architecture, under Hugging Face names."""
+    """A GGUF file, under Hugging Face names."""
 
     def __init__(self, file: GgufFile, spec: DecoderSpec) -> None:
         self._file = file
         self._spec = spec
         known = hf_names(spec)
         self._gguf_names = {known.get(name, name): name for name in file.tensors}
+        self._has_paired_rows = file.metadata.get("general.architecture") == "llama"
 
     @property
     def names(self) -> set[str]:
@@ -60,9 +61,9 @@ class GgufCheckpoint:
 
     def read(self, name: str) -> torch.Tensor:
         tensor = torch.from_numpy(self._file.read_tensor(self._gguf_names[name]))
-        if ".q_proj." in name:
+        if self._has_paired_rows and ".q_proj." in name:
             return _halves_from_pairs(tensor, self._spec.num_heads)
-        if ".k_proj." in name:
+        if self._has_paired_rows and ".k_proj." in name:
             return _halves_from_pairs(tensor, self._spec.num_kv_heads)
         return tensor
 

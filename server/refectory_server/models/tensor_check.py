@@ -11,7 +11,8 @@ from refectory_server.models.tensor_shapes import LM_HEAD
 
 logger = logging.getLogger(__name__)
 
-_COMPUTED_HERE = re.compile(r"\.rotary_emb\.inv_freq$")
+_ROPE_TENSORS = re.compile(r"\.rotary_emb\.inv_freq$|^rope_freqs\.weight$")
+"""Frequencies that follow from the config, and factors that are read as part of it."""
 _MAX_NAMES_SHOWN = 5
 
 
@@ -20,7 +21,7 @@ def check_names(model: str, present: Set[str], expected: Set[str]) -> None:
     missing = sorted(expected - present)
     if missing:
         raise _invalid(f"{model} lacks {_listed(missing)}")
-    extra = sorted(name for name in present - expected if not _COMPUTED_HERE.search(name))
+    extra = sorted(name for name in present - expected if not _ROPE_TENSORS.search(name))
     if extra == [LM_HEAD]:
         logger.warning("%s ties its embeddings; its %s is not used", model, LM_HEAD)
     elif extra:

@@ -117,7 +117,7 @@ def test_config_of_a_small_file(tmp_path: Path) -> None:
         "num_hidden_layers": 1,
         "num_attention_heads": 4,
         "rms_norm_eps": float(np.float32(1e-5)),
-        "rope_parameters": {"rope_type": "default", "rope_theta": None},
+        "rope_parameters": {"rope_theta": None, "rope_type": "default"},
         "max_position_embeddings": 64,
         "hidden_act": "silu",
         "attention_bias": False,
@@ -133,7 +133,7 @@ def test_unknown_architecture(tmp_path: Path) -> None:
     files = ModelFiles(write_gguf(tmp_path / "a.gguf", "mamba"), "a")
 
     with pytest.raises(
-        StartupError, match=r"the architecture mamba; supported in GGUF files: llama$"
+        StartupError, match=r"the architecture mamba; supported in GGUF files: llama, qwen2, qwen3$"
     ) as caught:
         read_hf_config(files)
     assert caught.value.reason == "UnsupportedArchitecture"

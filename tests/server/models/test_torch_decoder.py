@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers.models.gemma3 import modeling_gemma3
 
-from refectory_kernels.attention_metadata import build_attention_metadata
 from refectory_server.models.decoder_spec import Activation, AttentionSpec, DecoderSpec
 from refectory_server.models.hf_config import read_hf_config
 from refectory_server.models.registry import read_decoder_spec
@@ -18,10 +17,10 @@ from refectory_server.models.rope_spec import RopeSpec
 from refectory_server.models.source import resolve_model
 from refectory_server.models.torch_decoder import TorchDecoder
 from refectory_server.models.weights import load_weights
+from refectory_server.testing.decoder_logits import decoder_logits
 from refectory_server.testing.tiny_llama import TinyPair, make_tiny_llama
 from refectory_server.testing.tiny_models import TINY_CONFIGS, make_tiny_model
 
-BLOCK_SIZE = 8
 TOKENS = [(11 * i * i + 5 * i + 1) % 131 for i in range(37)]
 
 
@@ -37,29 +36,6 @@ def load_decoder(folder: Path, spec: DecoderSpec | None = None) -> TorchDecoder:
     decoder = TorchDecoder(spec, weights)
     assert weights == {}
     return decoder
-
-
-@torch.inference_mode()
-def decoder_logits(decoder: TorchDecoder, token_ids: list[int], chunk: int) -> torch.Tensor:
-    """Logits after every token, `chunk` tokens a forward pass: [num_tokens, vocab_size]."""
-    spec = decoder.spec
-    num_blocks = -(-len(token_ids) // BLOCK_SIZE)
-    table = torch.arange(num_blocks).flip(0)
-    kv_cache = torch.full(
-        (spec.num_layers, 2, num_blocks, BLOCK_SIZE, spec.num_kv_heads, spec.head_dim),
-        float("nan"),
-    )
-    logits = []
-    for start in range(0, len(token_ids), chunk):
-        end = min(start + chunk, len(token_ids))
-        metadata = build_attention_metadata(
-            [end - start], [end], [table], BLOCK_SIZE, torch.float32, spec.windows
-        )
-        hidden = decoder.forward(
-            torch.tensor(token_ids[start:end]), torch.arange(start, end), kv_cache, metadata
-        )
-        logits.append(decoder.compute_logits(hidden))
-    return torch.cat(logits)
 
 
 @pytest.mark.parametrize(
