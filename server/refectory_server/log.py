@@ -39,5 +39,5 @@ def configure_logging(level: str, log_format: str) -> None:
     )
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # Third parties speak up only when something is wrong.
-    for name in ("httpx", "transformers", "asyncio"):
+    for name in ("httpx", "httpx2", "transformers", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)

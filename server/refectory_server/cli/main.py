@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from refectory_server.cli.download import download
 from refectory_server.cli.serve import serve
 from refectory_server.cli.termination import TERMINATION_LOG_KEY, TerminationLog
 from refectory_server.errors import EngineDead, StartupError
@@ -51,3 +52,4 @@ def main() -> None:
 
 
 main.add_command(serve)
+main.add_command(download)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -86,8 +87,13 @@ class ServerProcess:
 
 
 @contextmanager
-def server_process(*args: str, port: int | None = None) -> Iterator[ServerProcess]:
-    """Run `refectory serve *args`; killed at exit if it is still there."""
+def server_process(
+    *args: str, port: int | None = None, env: dict[str, str] | None = None
+) -> Iterator[ServerProcess]:
+    """Run `refectory serve *args`; killed at exit if it is still there.
+
+    env: variables beside those of this process
+    """
     port = port or free_port()
     command = [
         str(Path(sys.executable).with_name("refectory")),
@@ -97,7 +103,9 @@ def server_process(*args: str, port: int | None = None) -> Iterator[ServerProces
         f"--port={port}",
     ]
     with tempfile.NamedTemporaryFile(prefix="refectory-log-") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}
+        )
         server = ServerProcess(process, port, log)
         try:
             yield server
