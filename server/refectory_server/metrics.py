@@ -131,8 +131,9 @@ class ServerMetrics:
         self._families.gpu_cache_usage.set(stats.kv_cache_usage)
         if self._max_num_batched_tokens:
             is_idle = stats.num_running == num_waiting == 0
-            num_tokens = 0 if is_idle else stats.num_scheduled_tokens
-            self._families.token_budget_used.set(num_tokens / self._max_num_batched_tokens)
+            if is_idle or stats.num_scheduled_tokens:
+                num_tokens = 0 if is_idle else stats.num_scheduled_tokens
+                self._families.token_budget_used.set(num_tokens / self._max_num_batched_tokens)
 
     def _set_facts(self, facts: RunnerFacts, cache_config: CacheConfig) -> None:
         num_tokens = facts.num_blocks * facts.block_size

@@ -10,6 +10,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from refectory_server.config import SchedulerConfig
 from refectory_server.core.kv_cache_manager import KVCacheManager
 from refectory_server.core.request import FinishReason, Request
@@ -89,11 +91,33 @@ class EngineCore:
                 self._scheduler.abort(request_ids)
 
     def step(self) -> StepOutputs:
+        return self.execute(self.schedule())
+
+    def schedule(self) -> SchedulerOutput:
+        """The first half of a step: decide."""
         scheduler_output = self._scheduler.schedule(self._clock())
         _log_preemptions(scheduler_output)
+        return scheduler_output
+
+    def execute(self, scheduler_output: SchedulerOutput) -> StepOutputs:
+        """The second half: compute and record."""
         runner_output = self._runner.execute_model(scheduler_output)
         updates = self._scheduler.update_from_output(scheduler_output, runner_output)
         return self._outputs([_make_output(update, runner_output) for update in updates])
+
+    def report(self) -> StepOutputs | None:
+        """Between the halves: who was refused, and the load as it is from now on.
+
+        A step can take seconds, and nobody that it computes shall count as waiting meanwhile.
+        None where nobody came: the last step's numbers still hold.
+        """
+        if not self._has_news:
+            return None
+        report = self._outputs([])
+        # The tokens are told with the step's outputs, once.
+        return msgspec.structs.replace(
+            report, stats=dataclasses.replace(report.stats, num_scheduled_tokens=0)
+        )
 
     def check_integrity(self) -> None:
         """Raise where scheduler and blocks disagree. For tests and debugging."""

@@ -119,7 +119,10 @@ def run_engine(channel: Channel, config: ServerConfig) -> None:
         for message in messages:
             core.handle(message)
         if core.has_work:
-            channel.send(core.step())
+            scheduler_output = core.schedule()
+            if (report := core.report()) is not None:
+                channel.send(report)
+            channel.send(core.execute(scheduler_output))
 
 
 def read_config(stream_fd: int) -> ServerConfig:

@@ -82,7 +82,10 @@ class InProcessEngineClient:
                 for message in messages:
                     self._core.handle(message)
                 if self._core.has_work:
-                    self._on_step(await asyncio.to_thread(self._core.step))
+                    scheduler_output = self._core.schedule()
+                    if (report := self._core.report()) is not None:
+                        self._on_step(report)
+                    self._on_step(await asyncio.to_thread(self._core.execute, scheduler_output))
                 else:
                     await self._wake_up.wait()
         except Exception as error:

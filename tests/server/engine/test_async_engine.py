@@ -389,3 +389,22 @@ def test_time_without_progress_counts_only_while_work_is_pending() -> None:
             assert simulated.engine.seconds_without_progress() == 0.0
 
     run(scenario())
+
+
+def test_a_request_in_its_first_step_is_running_not_waiting() -> None:
+    async def scenario() -> None:
+        observer = RecordingObserver()
+        async with simulated_engine(observer=observer, step_seconds=lambda _: 0.2) as simulated:
+            task = asyncio.create_task(
+                collect(simulated.engine, b"hello", SamplingParams(max_tokens=1))
+            )
+            while not observer.steps:
+                await asyncio.sleep(0.001)
+            stats = simulated.engine.stats
+            assert (stats.num_running, stats.num_waiting) == (1, 0)
+            assert not task.done()
+            await task
+        # Its tokens are counted once, with the step's end.
+        assert [step.stats.num_scheduled_tokens for step in observer.steps] == [0, 5]
+
+    run(scenario())
