@@ -83,7 +83,7 @@ async def test_a_dead_engine_fails_requests_and_probes() -> None:
                 answer = await client.post("/v1/completions", json={**BODY, "stream": stream})
                 assert answer.status_code == 503
                 assert answer.json()["error"]["code"] == "engine_dead"
-                assert "no room" in answer.json()["error"]["message"]
+                assert "no room" not in answer.text
             assert (await client.get("/health")).status_code == 503
             ready = await client.get("/ready")
             assert ready.status_code == 503
@@ -115,10 +115,11 @@ async def test_load_counts_requests_the_engine_has_not_seen(api: SimulatedApp) -
     }
     api.gate.close()
     asking = [asyncio.create_task(api.client.post("/v1/completions", json=BODY)) for _ in range(3)]
-    while api.engine.num_in_flight < 3:
+    while api.engine.num_in_flight < 3 or not api.engine.stats.num_running:
         await asyncio.sleep(0)
     load = (await api.client.get("/load")).json()
-    assert (load["in_flight"], load["waiting"], load["running"]) == (3, 3, 0)
+    assert load["in_flight"] == load["waiting"] + load["running"] == 3
+    assert load["running"] >= 1
     api.gate.open()
     assert [answer.status_code for answer in await asyncio.gather(*asking)] == [200] * 3
     assert (await api.client.get("/load")).json() == idle
