@@ -89,7 +89,15 @@ class ModelConfig(_Checked):
     """Which model, in which precision."""
 
     model: str = EMBEDDED_MODEL
-    """Positional on the command line: an embedded:// name, a folder, or a .gguf file."""
+    """Positional on the command line: an embedded:// name, a folder, a .gguf file, or a hub id."""
+    revision: str | None = option(
+        None, "Branch, tag or commit of a model from a hub. Default: main."
+    )
+    download_dir: str | None = option(
+        None,
+        "Folder for models from a hub. Default: refectory/ in HF_HOME, or in ~/.cache/huggingface.",
+        metavar="DIR",
+    )
     served_model_name: tuple[str, ...] = option(
         (), "Name in the API, several allowed; the first labels the metrics. Default: the model."
     )

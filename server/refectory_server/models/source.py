@@ -1,17 +1,17 @@
 """`ModelFiles`: where a model's files lie on this machine.
 
-Turns what the user named into a folder or a .gguf file. Does not read the files, and knows no
-torch.
+Turns what the user named into a folder or a .gguf file, or says that a hub has it. Does not read
+the files, and knows no torch and no network.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from refectory_server.errors import StartupError
+from refectory_server.models.hub_id import HUB_SCHEME, HubId, parse_hub_id
 
 EMBEDDED_SCHEME = "embedded://"
 
@@ -50,7 +50,8 @@ class ModelFiles:
 def resolve_model(model: str) -> ModelFiles:
     """Find the files of `model`: an `embedded://` name, a folder, or a .gguf file.
 
-    Raises `StartupError` with reason `ModelMissing` where nothing is there.
+    Of a hub's model that is the folder it was downloaded into (see `hub`). Raises `StartupError`
+    with reason `ModelMissing` where nothing is there.
     """
     if model.startswith(EMBEDDED_SCHEME):
         return ModelFiles(_find_embedded(model), model)
@@ -66,12 +67,19 @@ def resolve_model(model: str) -> ModelFiles:
                 "or the folder that holds config.json and the safetensors files"
             )
         return ModelFiles(path, model)
-    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", model) and not path.parent.exists():
-        raise _missing(
-            f"model {model} is not a folder or file here; if it is a hub id: downloading is not "
-            "supported yet, give the folder of a downloaded model"
-        )
     raise _missing(f"model {model} does not exist: no such folder or file")
+
+
+def hub_id_of(model: str, revision: str | None) -> HubId | None:
+    """What is to be downloaded for `model`; None where it is on this machine, or should be.
+
+    A folder or file of the same name comes first. Raises `StartupError` for a malformed name.
+    """
+    if model.startswith(HUB_SCHEME):
+        return parse_hub_id(model, revision)
+    if "://" in model or model.endswith(".gguf") or Path(model).expanduser().exists():
+        return None
+    return parse_hub_id(model, revision)
 
 
 def _path_of(model: str) -> Path:

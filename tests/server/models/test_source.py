@@ -90,6 +90,6 @@ def test_missing_path(tmp_path: Path) -> None:
 
 
 def test_hub_id() -> None:
-    message = error_of("HuggingFaceTB/SmolLM2-135M-Instruct")
-
-    assert "downloading is not supported yet" in message
+    """Downloading is `hub`'s."""
+    name = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert error_of(name) == f"model {name} does not exist: no such folder or file"
