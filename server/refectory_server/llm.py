@@ -11,7 +11,7 @@ import difflib
 import itertools
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tqdm import tqdm
@@ -24,11 +24,12 @@ from refectory_server.config import (
     ServerConfig,
     SimulatorConfig,
 )
-from refectory_server.core.request import FinishReason
 from refectory_server.core.stats import RequestTimings
 from refectory_server.engine.engine_core import EngineCore
-from refectory_server.engine.messages import AbortRequests, AddRequest, EngineOutput
+from refectory_server.engine.messages import AbortRequests, AddRequest, choice_id
 from refectory_server.engine.output_processor import OutputProcessor
+from refectory_server.engine.output_stream import OutputStream
+from refectory_server.engine.text_logprobs import TextLogprobs
 from refectory_server.errors import InvalidRequest
 from refectory_server.runner.load import load_runner
 from refectory_server.sampling_params import SamplingParams
@@ -44,14 +45,26 @@ _UNLIMITED = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Logprob:
+    """How probable a token was, before penalties and temperature."""
+
+    logprob: float
+    rank: int
+    """1 for the most probable one."""
+    decoded_token: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class CompletionOutput:
-    """One answer."""
+    """One answer, the `index`-th of its prompt's."""
 
     index: int
     text: str
     token_ids: list[int]
     finish_reason: str
     """stop, length, or error; then `error_message` says what happened."""
+    logprobs: list[dict[int, Logprob]] | None = None
+    """For each token the chosen one and the most probable ones, where asked for."""
     error_message: str | None = None
 
 
@@ -164,36 +177,40 @@ class LLM:
         params = self._params_for(len(encoded), sampling_params)
         for (_, prompt_token_ids), one in zip(encoded, params, strict=True):
             self._input_processor.check(prompt_token_ids, one)
-        pending = {
-            f"llm-{next(self._numbers)}": _Pending(prompt, ids, one, self.get_tokenizer())
+        pending = [
+            _Pending(f"llm-{next(self._numbers)}", prompt, ids, one, self.get_tokenizer())
             for (prompt, ids), one in zip(encoded, params, strict=True)
-        }
-        for request_id, request in pending.items():
-            self._core.handle(request.message(request_id, self._seeds.getrandbits(63)))
-        finished: dict[str, RequestOutput] = {}
+        ]
+        for request in pending:
+            self._core.handle(request.message(self._seeds.getrandbits(63)))
+        open_streams = {s.request_id: s for request in pending for s in request.streams}
         try:
             with tqdm(total=len(pending), desc="Processed prompts", disable=not use_tqdm) as bar:
-                for request_id in self._finish_all(pending):
-                    finished[request_id] = pending[request_id].result(request_id)
-                    bar.update()
+                while open_streams:
+                    self._step(open_streams)
+                    bar.update(sum(request.is_ended for request in pending) - bar.n)
         finally:
             # An interrupt in the middle leaves nothing behind for the next call.
-            self._core.handle(AbortRequests([i for i in pending if i not in finished]))
-        return [finished[request_id] for request_id in pending]
+            self._core.handle(AbortRequests(list(open_streams)))
+        return [request.result() for request in pending]
 
-    def _finish_all(self, pending: Mapping[str, _Pending]) -> Iterator[str]:
-        """Step until all have ended; the ids as they end."""
-        num_left = len(pending)
-        while num_left:
-            for output in self._core.step().outputs:
-                request = pending.get(output.request_id)
-                if request is None:
-                    continue  # of an interrupted call
-                if request.take(output):
-                    if output.finish_reason is None:
-                        self._core.handle(AbortRequests([output.request_id]))
-                    num_left -= 1
-                    yield output.request_id
+    def _step(self, open_streams: dict[str, OutputStream]) -> None:
+        """One step; what ended in it leaves `open_streams`."""
+        step = self._core.step()
+        for output in step.outputs:
+            stream = open_streams.get(output.request_id)
+            if stream is None:
+                continue  # of an interrupted call, or ended by its text
+            stream.put(output, step.time)
+            if stream.is_ended:
+                del open_streams[output.request_id]
+                if output.finish_reason is None:
+                    self._core.handle(AbortRequests([output.request_id]))
+        if not self._core.has_work:
+            # A refusal is told once for all the choices of a prompt.
+            for stream in open_streams.values():
+                stream.fail("the queue was full")
+            open_streams.clear()
 
     def _params_for(
         self, count: int, sampling_params: SamplingParams | Sequence[SamplingParams] | None
@@ -212,84 +229,84 @@ class LLM:
 
 
 class _Pending:
-    """One prompt on its way through the engine."""
+    """One prompt on its way through the engine, with a stream for each of its choices."""
 
     def __init__(
         self,
+        request_id: str,
         prompt: str | None,
         prompt_token_ids: list[int],
         params: SamplingParams,
         tokenizer: Tokenizer,
     ) -> None:
+        self._request_id = request_id
         self._prompt = prompt
         self._prompt_token_ids = prompt_token_ids
         self._params = params
-        self._processor = OutputProcessor(tokenizer, prompt_token_ids, params)
-        self._text = ""
-        self._token_ids: list[int] = []
-        self._finish_reason: FinishReason | None = None
-        self._error_message: str | None = None
-        self._num_cached_tokens = self._num_preemptions = 0
+        self._tokenizer = tokenizer
         self._arrival_time = time.monotonic()
-        self._scheduled_time: float | None = None
-        self._first_token_time: float | None = None
-        self._last_token_time: float | None = None
+        self.streams = [
+            OutputStream(
+                choice_id(request_id, index),
+                OutputProcessor(tokenizer, prompt_token_ids, params),
+                lambda _stream: None,
+                index=index,
+                num_prompt_tokens=len(prompt_token_ids),
+                arrival_time=self._arrival_time,
+            )
+            for index in range(params.n)
+        ]
 
-    def message(self, request_id: str, drawn_seed: int) -> AddRequest:
+    @property
+    def is_ended(self) -> bool:
+        return all(stream.is_ended for stream in self.streams)
+
+    def message(self, drawn_seed: int) -> AddRequest:
         """`drawn_seed` counts where none was asked for."""
         seed = self._params.seed
         return AddRequest(
-            request_id,
+            self._request_id,
             self._prompt_token_ids,
             dataclasses.replace(self._params, stop=()),
             seed=drawn_seed if seed is None else seed,
             arrival_time=self._arrival_time,
         )
 
-    def take(self, output: EngineOutput) -> bool:
-        """Take one step's news; whether the answer ended with it."""
-        if self._finish_reason is not None:
-            return False  # its text ended it, and the engine has not heard yet
-        self._num_cached_tokens = output.num_cached_tokens
-        self._num_preemptions = output.num_preemptions
-        self._scheduled_time = output.scheduled_time or self._scheduled_time
-        if output.finish_reason is FinishReason.ERROR:
-            self._finish_reason = output.finish_reason
-            self._error_message = output.message
-            return True
-        processed = self._processor.process(output)
-        self._text += processed.text
-        self._token_ids += processed.token_ids
-        self._finish_reason = processed.finish_reason
-        if processed.token_ids:
-            self._last_token_time = time.monotonic()
-            self._first_token_time = self._first_token_time or self._last_token_time
-        return self._finish_reason is not None
-
-    def result(self, request_id: str) -> RequestOutput:
-        assert self._finish_reason is not None
-        answer = CompletionOutput(
-            0, self._text, self._token_ids, str(self._finish_reason), self._error_message
-        )
-        timings = RequestTimings(
-            arrival_time=self._arrival_time,
-            scheduled_time=self._scheduled_time,
-            first_token_time=self._first_token_time,
-            last_token_time=self._last_token_time,
-            finish_time=time.monotonic(),
-            num_prompt_tokens=len(self._prompt_token_ids),
-            num_cached_tokens=self._num_cached_tokens,
-            num_output_tokens=len(self._token_ids),
-            num_preemptions=self._num_preemptions,
-        )
+    def result(self) -> RequestOutput:
+        first = self.streams[0]
         return RequestOutput(
-            request_id,
+            self._request_id,
             self._prompt,
             self._prompt_token_ids,
-            [answer],
-            self._num_cached_tokens,
-            timings,
+            [self._completion(stream) for stream in self.streams],
+            first.num_cached_tokens,
+            first.timings(time.monotonic()),
         )
+
+    def _completion(self, stream: OutputStream) -> CompletionOutput:
+        delta = stream.take_delta()
+        logprobs = None
+        if self._params.logprobs is not None:
+            entries = () if delta is None else delta.logprobs
+            logprobs = [_make_logprobs(entry, self._tokenizer) for entry in entries]
+        return CompletionOutput(
+            index=stream.index,
+            text="" if delta is None else delta.text,
+            token_ids=[] if delta is None else list(delta.token_ids),
+            finish_reason=str(stream.finish_reason),
+            logprobs=logprobs,
+            error_message=None if stream.error is None else str(stream.error),
+        )
+
+
+def _make_logprobs(entry: TextLogprobs, tokenizer: Tokenizer) -> dict[int, Logprob]:
+    chosen = entry.logprobs
+    ranked = {token_id: (value, rank) for rank, (token_id, value) in enumerate(chosen.top, 1)}
+    ranked[entry.token_id] = (chosen.logprob, chosen.rank)
+    return {
+        token_id: Logprob(value, rank, tokenizer.decode([token_id], skip_special_tokens=False))
+        for token_id, (value, rank) in ranked.items()
+    }
 
 
 def _make_config(options: Mapping[str, Any]) -> ServerConfig:

@@ -71,6 +71,30 @@ def test_an_answer_ends_by_itself_and_at_a_stop_string(llm: LLM) -> None:
     assert stopped.outputs[0].finish_reason == "stop"
 
 
+def test_choices_of_one_prompt_have_their_own_seeds(llm: LLM) -> None:
+    params = SamplingParams(n=3, seed=5, max_tokens=6, ignore_eos=True)
+    (result,) = llm.generate("hello", params, use_tqdm=False)
+    assert [answer.index for answer in result.outputs] == [0, 1, 2]
+    alone = [
+        llm.generate(
+            "hello", SamplingParams(seed=5 + i, max_tokens=6, ignore_eos=True), use_tqdm=False
+        )[0].outputs[0]
+        for i in range(3)
+    ]
+    assert [answer.text for answer in result.outputs] == [answer.text for answer in alone]
+    assert len({answer.text for answer in alone}) == 3
+
+
+def test_a_queue_limit_that_was_asked_for_fails_whom_it_refuses() -> None:
+    llm = LLM(simulate="instant", max_num_seqs=1, max_num_queued_reqs=1)
+    params = SamplingParams(n=3, max_tokens=2, ignore_eos=True)
+    (result,) = llm.generate("hello", params, use_tqdm=False)
+    assert [answer.finish_reason for answer in result.outputs] == ["error"] * 3
+    assert "queue" in (result.outputs[0].error_message or "")
+    (served,) = llm.generate("hello", SamplingParams(max_tokens=2), use_tqdm=False)
+    assert served.outputs[0].finish_reason in ("length", "stop")
+
+
 def test_times_and_cached_tokens_are_told(llm: LLM) -> None:
     params = SamplingParams(max_tokens=3, ignore_eos=True)
     prompt = "a prompt long enough for two blocks of it to be cached"
@@ -179,9 +203,19 @@ def test_the_embedded_model_knows_the_capital_of_france(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     llm = LLM(max_model_len=512)
-    params = SamplingParams(temperature=0, max_tokens=20)
+    params = SamplingParams(temperature=0, max_tokens=20, logprobs=2)
     (result,) = llm.chat([{"role": "user", "content": "What is the capital of France?"}], params)
-    assert "Paris" in result.outputs[0].text
+    (answer,) = result.outputs
+    assert "Paris" in answer.text
+    assert answer.logprobs is not None
+    assert len(answer.logprobs) == len(answer.token_ids)
+    for token_id, entry in zip(answer.token_ids, answer.logprobs, strict=True):
+        assert len(entry) == 2
+        assert entry[token_id].rank == 1  # greedy
+        assert entry[token_id].logprob == max(one.logprob for one in entry.values()) <= 0
+    assert "".join(
+        e[t].decoded_token for t, e in zip(answer.token_ids, answer.logprobs, strict=True)
+    ) == (answer.text + "<|im_end|>")
     assert "Processed prompts: 100%" in capsys.readouterr().err
 
 
