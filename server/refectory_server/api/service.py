@@ -25,7 +25,8 @@ def served_model_names(config: ModelConfig) -> tuple[str, ...]:
         return config.served_model_name
     model = config.model
     if "://" in model:
-        return (model.partition("://")[2],)
+        # Of a hub's model the name, not the revision.
+        return (model.partition("://")[2].partition("@")[0],)
     is_path = model.startswith(("/", ".", "~")) or os.path.exists(model)
     return (PurePath(model).name or model,) if is_path else (model,)
 

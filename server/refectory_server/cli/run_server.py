@@ -17,14 +17,13 @@ from refectory_server.api.lifecycle import Lifecycle
 from refectory_server.api.metrics_server import MetricsServer
 from refectory_server.api.server import HttpServer
 from refectory_server.api.service import served_model_names
+from refectory_server.cli.local_model import LocalModel
 from refectory_server.config import ServerConfig
 from refectory_server.engine.async_engine import AsyncEngine
 from refectory_server.engine.client import EngineState
 from refectory_server.engine.input_processor import InputProcessor
-from refectory_server.engine.process_client import ProcessEngineClient
 from refectory_server.errors import EngineDead, StartupError
 from refectory_server.metrics import ServerMetrics
-from refectory_server.models.source import resolve_model
 from refectory_server.runner.interface import RunnerFacts
 from refectory_server.text_side import TextSide
 
@@ -36,18 +35,17 @@ EXIT_ENGINE_DIED = 1
 async def run_server(config: ServerConfig) -> int:
     """Serve until told to stop; returns the exit code. Raises `StartupError`, `EngineDead`."""
     started = time.monotonic()
-    if config.simulator.simulate is None:
-        resolve_model(config.model.model)  # a wrong name is told before anything is started
+    model = LocalModel(config)  # a wrong name is told before anything is started
     model_name = served_model_names(config.model)[0]
     metrics = ServerMetrics(CollectorRegistry(), model_name)
     # A thread beside the engine's own loading; awaited when the engine is ready.
-    text_side = asyncio.create_task(asyncio.to_thread(TextSide.load, config))
+    text_side = asyncio.create_task(model.load_text_side())
 
     async def make_input_processor(facts: RunnerFacts) -> InputProcessor:
         return (await text_side).make_input_processor(facts)
 
     engine = AsyncEngine(
-        ProcessEngineClient(config),
+        model.engine_client(),
         metrics,
         make_input_processor,
         request_timeout_s=config.api.request_timeout,
