@@ -31,6 +31,7 @@ from refectory_server.engine.output_processor import OutputProcessor
 from refectory_server.engine.output_stream import OutputStream
 from refectory_server.engine.text_logprobs import TextLogprobs
 from refectory_server.errors import InvalidRequest
+from refectory_server.models.source import hub_id_of
 from refectory_server.runner.load import load_runner
 from refectory_server.sampling_params import SamplingParams
 from refectory_server.text_side import TextSide
@@ -86,12 +87,14 @@ class LLM:
     """A loaded model. Raises `StartupError` for one that cannot be loaded.
 
     `model` and `options` are those of `refectory serve`, with underscores:
-    `LLM("my-folder", max_num_seqs=32, enable_prefix_caching=False)`. A queue limit is off unless
-    it is given.
+    `LLM("my-folder", max_num_seqs=32, enable_prefix_caching=False)`. A model of a hub is
+    downloaded first. A queue limit is off unless it is given.
     """
 
     def __init__(self, model: str = EMBEDDED_MODEL, **options: Any) -> None:
-        config = _make_config({"max_num_queued_reqs": _UNLIMITED, **options, "model": model})
+        config = _with_local_model(
+            _make_config({"max_num_queued_reqs": _UNLIMITED, **options, "model": model})
+        )
         self._text_side = TextSide.load(config)
         runner = load_runner(config, lambda _phase, _progress: None)
         self._core = EngineCore.build(
@@ -325,3 +328,17 @@ def _make_config(options: Mapping[str, Any]) -> ServerConfig:
         cache=CacheConfig(**values[CacheConfig]),
         scheduler=SchedulerConfig(**values[SchedulerConfig]),
     )
+
+
+def _with_local_model(config: ServerConfig) -> ServerConfig:
+    """With the folder of a hub's model in place of its id."""
+    if config.simulator.simulate is not None:
+        return config
+    hub_id = hub_id_of(config.model.model, config.model.revision)
+    if hub_id is None:
+        return config
+    # Here, because it is slow to import.
+    from refectory_server.models.hub import fetch_model
+
+    folder = fetch_model(hub_id, config.model.download_dir, lambda num_bytes, total_bytes: None)
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, model=str(folder)))

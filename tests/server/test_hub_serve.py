@@ -134,3 +134,26 @@ def test_check_reads_headers_only(hub: HubServer, checkpoint: Path, tmp_path: Pa
     num_text_bytes = sum(path.stat().st_size for path in checkpoint.glob("*.json"))
     assert hub.num_content_bytes < num_text_bytes + num_weight_bytes / 10
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_python_api_downloads_too(hub: HubServer, checkpoint: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from refectory_server import LLM, SamplingParams\n"
+        "params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)\n"
+        "for model in sys.argv[1:]:\n"
+        "    llm = LLM(model, num_gpu_blocks_override=64)\n"
+        "    [output] = llm.generate('hello', params, use_tqdm=False)\n"
+        "    print(output.outputs[0].token_ids)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "org/tiny", str(checkpoint)],
+        env={**os.environ, **environment(hub, tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    from_hub, from_folder = done.stdout.splitlines()
+    assert from_hub == from_folder
+    assert len(json.loads(from_hub)) == 8
+    [folder] = (tmp_path / "refectory" / "org--tiny").iterdir()
+    assert (folder / "config.json").is_file()
