@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,37 +11,12 @@ from pathlib import Path
 
 import httpx
 import openai
-import yaml
 
-from refectory_server.runner.simulated_model_runner import simulated_num_tokens, simulated_token
+from refectory_server.runner.simulated_model_runner import simulated_num_tokens
 from refectory_server.simulation_profile import Faults, SimulationProfile, StepCost
+from refectory_server.testing.process_usage import resident_bytes
 from refectory_server.testing.server_process import ServerProcess, server_process
-from refectory_server.testing.simulated_engine import ALPHABET
-
-PROFILE = {
-    "description": "a test",
-    "model": "tiny",
-    "num_blocks": 64,
-    "max_model_len": 512,
-    "kv_bytes_per_token": 1024,
-    "step_seconds": {"fixed": 0.001},
-}
-
-
-def write_profile(folder: Path, **changes: object) -> str:
-    path = folder / "profile.yaml"
-    path.write_text(yaml.safe_dump({**PROFILE, **changes}))
-    return str(path)
-
-
-def expected_text(prompt: bytes, count: int, seed: int = 0) -> str:
-    positions = range(len(prompt), len(prompt) + count)
-    return bytes(simulated_token(prompt, p, ALPHABET, seed=seed) for p in positions).decode()
-
-
-def resident_bytes(pid: int) -> int:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+from refectory_server.testing.simulated_profile import expected_text, write_profile
 
 
 def test_a_shipped_profile_answers_with_known_tokens_in_little_memory() -> None:
