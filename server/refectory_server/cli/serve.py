@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import signal
 import sys
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ import click
 
 from refectory_server.cli.config_file import config_file_option
 from refectory_server.cli.options import GroupedCommand, config_options
+from refectory_server.cli.standard_streams import open_standard_streams
 from refectory_server.cli.termination import TERMINATION_LOG_KEY
 from refectory_server.cli.vllm_flags import log_vllm_flags, vllm_flag_options
 from refectory_server.config import (
@@ -74,8 +76,12 @@ def serve(check_only: bool, **values: Any) -> None:
 
     from refectory_server.cli.run_server import run_server
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        sys.exit(runner.run(run_server(config)))
+    open_standard_streams()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            sys.exit(runner.run(run_server(config)))
+    except KeyboardInterrupt:  # before the server took the signal over
+        sys.exit(128 + signal.SIGINT)
 
 
 def _make_config(values: dict[str, Any]) -> ServerConfig:

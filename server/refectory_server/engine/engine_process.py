@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
 import time
 
@@ -143,6 +144,8 @@ def _read_exactly(fd: int, length: int) -> bytes:
 
 
 def main(address: str) -> int:
+    # Some managers signal every process of a service; when this one ends, the API process decides.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     lifeline_fd = sys.stdin.fileno()
     config = read_config(lifeline_fd)
     configure_logging(config.api.log_level, config.api.log_format)

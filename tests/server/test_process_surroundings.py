@@ -1,0 +1,66 @@
+"""What starts and ends the server: signals to all of its processes, streams that are closed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+import refectory_server.cli.run_server
+from refectory_server.cli.main import main
+from refectory_server.config import ServerConfig
+from refectory_server.testing.server_process import ServerProcess, free_port, server_process
+
+
+def test_a_sigterm_to_every_process_still_drains(tmp_path: Path) -> None:
+    profile = tmp_path / "slow.yaml"
+    profile.write_text(
+        "{description: slow, model: slow, num_blocks: 64, max_model_len: 512,"
+        " kv_bytes_per_token: 1, step_seconds: {fixed: 0.01}}"
+    )
+    with server_process(f"--simulate={profile}") as server:
+        server.wait_until_ready()
+        body = {"prompt": "hi", "max_tokens": 100, "stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as sse:
+            lines = sse.iter_lines()
+            next(lines)
+            os.kill(server.engine_pid, signal.SIGTERM)
+            server.send_signal(signal.SIGTERM)
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+        assert server.wait(30) == 0
+
+
+def test_closed_standard_streams_are_no_obstacle() -> None:
+    port = free_port()
+    refectory = Path(sys.executable).with_name("refectory")
+    command = [str(refectory), "serve", "--simulate=instant", f"--port={port}"]
+    process = subprocess.Popen(["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command])
+    with tempfile.NamedTemporaryFile() as nothing:
+        server = ServerProcess(process, port, nothing)
+        try:
+            server.wait_until_ready()
+            body = {"prompt": "hi", "max_tokens": 2}
+            answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+            assert answer.json()["usage"]["completion_tokens"] == 2
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(30) == 0
+        finally:
+            server.kill()
+
+
+def test_sigint_before_the_server_listens_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupted(config: ServerConfig) -> int:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(60)
+        return 0
+
+    monkeypatch.setattr(refectory_server.cli.run_server, "run_server", interrupted)
+    assert CliRunner().invoke(main, ["serve", "--simulate=instant"]).exit_code == 130
