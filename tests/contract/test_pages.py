@@ -17,6 +17,10 @@ ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 PROVEN = {
+    ".venv/bin/refectory download HuggingFaceTB/SmolLM2-135M-Instruct --to models/smollm2": (
+        "tests/server/test_deploying.py"
+    ),
+    ".venv/bin/refectory serve --check": "tests/server/test_deploying.py",
     ".venv/bin/refectory serve --simulate instant": "tests/server/test_simulate.py",
     "make check": ".ci/run",
     "make help": "tests/contract/test_pages.py",
