@@ -18,6 +18,7 @@ from refectory_server.config import ServerConfig
 from refectory_server.errors import StartupError
 from refectory_server.models.hub_id import HubId
 from refectory_server.models.model_check import CheckedModel, ReadHeaders, check_model
+from refectory_server.models.model_len import max_model_len
 from refectory_server.models.source import ModelFiles, hub_id_of, resolve_model
 from refectory_server.simulation_profile import load_profile
 from refectory_server.text_side import TextSide
@@ -64,10 +65,5 @@ def _small_files(hub_id: HubId) -> Iterator[tuple[Path, ReadHeaders]]:
 
 def _described(model: CheckedModel, wanted_model_len: int | None) -> str:
     spec = model.spec
-    if wanted_model_len is not None and wanted_model_len > spec.max_position:
-        raise StartupError(
-            f"--max-model-len is {wanted_model_len}; the model allows [1, {spec.max_position}]",
-            reason="MaxModelLenTooLarge",
-        )
-    max_model_len = wanted_model_len or spec.max_position
-    return f"{spec.architecture}, {model.num_tensors} tensors, max_model_len {max_model_len}"
+    model_len = max_model_len(spec, wanted_model_len)
+    return f"{spec.architecture}, {model.num_tensors} tensors, max_model_len {model_len}"

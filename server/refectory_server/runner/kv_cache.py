@@ -16,6 +16,7 @@ from refectory_server.config import CacheConfig
 from refectory_server.core.kv_cache_manager import usable_tokens
 from refectory_server.errors import StartupError
 from refectory_server.models.decoder_spec import DecoderSpec
+from refectory_server.models.model_len import max_model_len
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +58,7 @@ def kv_cache_size(
     watermark: --watermark, the share that no single request can have
     Raises `StartupError`: `MaxModelLenTooLarge`, or `KVCacheTooSmall` where no block fits.
     """
-    if wanted_model_len is not None and wanted_model_len > spec.max_position:
-        raise StartupError(
-            f"--max-model-len is {wanted_model_len}; the model allows [1, {spec.max_position}]",
-            reason="MaxModelLenTooLarge",
-        )
+    model_len = max_model_len(spec, wanted_model_len)
     bytes_per_token = spec.num_layers * 2 * spec.kv_size * element_bytes
     block_bytes = config.block_size * bytes_per_token
     num_blocks = config.num_gpu_blocks_override
@@ -77,19 +74,18 @@ def kv_cache_size(
                 f"{block_bytes}",
                 reason="KVCacheTooSmall",
             )
-    max_model_len = wanted_model_len or spec.max_position
     num_usable = usable_tokens(num_blocks, config.block_size, watermark)
-    if num_usable < max_model_len:
-        num_needed = math.ceil(max_model_len / config.block_size / (1 - watermark))
+    if num_usable < model_len:
+        num_needed = math.ceil(model_len / config.block_size / (1 - watermark))
         logger.warning(
             "the KV cache holds %d tokens of one request, fewer than max_model_len %d, which is "
             "lowered to that; --kv-cache-memory-bytes %d would hold them all",
             num_usable,
-            max_model_len,
+            model_len,
             num_needed * block_bytes,
         )
-        max_model_len = num_usable
-    return KVCacheSize(num_blocks, config.block_size, bytes_per_token, max_model_len)
+        model_len = num_usable
+    return KVCacheSize(num_blocks, config.block_size, bytes_per_token, model_len)
 
 
 def allocate_kv_cache(spec: DecoderSpec, size: KVCacheSize, dtype: torch.dtype) -> torch.Tensor:
