@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from refectory_server.sampling_params import DEFAULT_MAX_LOGPROBS
+
 EMBEDDED_MODEL = "embedded://smollm2-135m"
 DEFAULT_TERMINATION_LOG = "/dev/termination-log"
 
@@ -113,6 +115,11 @@ class ModelConfig(_Checked):
     generation_config: Literal["auto", "vllm"] = option(
         "auto", "auto: default sampling from the model's generation_config.json; vllm: ignore it."
     )
+    max_logprobs: int = option(
+        DEFAULT_MAX_LOGPROBS,
+        "Most probable tokens that a request may ask log-probabilities of, at most.",
+        minimum=0,
+    )
     seed: int = option(
         0, "Requests without a seed get theirs from a sequence that starts here.", minimum=0
     )
@@ -197,6 +204,12 @@ class ApiConfig(_Checked):
     )
     api_key: tuple[str, ...] = option(
         (), "Key that requests must carry, several allowed.", secret=True
+    )
+    ssl_certfile: str | None = option(
+        None, "PEM file of the certificate chain: HTTPS on every port.", metavar="FILE"
+    )
+    ssl_keyfile: str | None = option(
+        None, "PEM file of its key, where the chain's file does not hold it.", metavar="FILE"
     )
     api_key_file: str | None = option(None, "File of keys, one a line.")
     request_timeout: float | None = option(

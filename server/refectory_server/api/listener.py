@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from refectory_server.config import ApiConfig
 from refectory_server.errors import StartupError
 
 BACKLOG = 2048
@@ -33,13 +35,37 @@ def listen(host: str, port: int, flag: str) -> socket.socket:
         ) from error
 
 
+def check_tls_files(config: ApiConfig) -> None:
+    """Raises `StartupError` in one line that names the files."""
+    if config.ssl_certfile is None:
+        if config.ssl_keyfile is not None:
+            raise StartupError("--ssl-keyfile needs --ssl-certfile", reason="TLSFilesInvalid")
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # A password would be asked for on the terminal, and nobody sits there.
+        context.load_cert_chain(config.ssl_certfile, config.ssl_keyfile, password="")
+    except OSError as error:  # ssl.SSLError is one
+        files = " and ".join(f for f in (config.ssl_certfile, config.ssl_keyfile) if f)
+        raise StartupError(
+            f"cannot serve TLS with {files} (--ssl-certfile, --ssl-keyfile): "
+            f"{error.strerror or error}",
+            reason="TLSFilesInvalid",
+        ) from error
+
+
 class UvicornServer(uvicorn.Server):
     """uvicorn without its signal handling, over when `run_until_over` is."""
 
     def __init__(
-        self, app: ASGIApp, run_until_over: Callable[[], Awaitable[None]], **options: Any
+        self,
+        app: ASGIApp,
+        run_until_over: Callable[[], Awaitable[None]],
+        config: ApiConfig,
+        **options: Any,
     ) -> None:
-        """`options` are those of `uvicorn.Config`."""
+        """`options` are those of `uvicorn.Config`. Raises `StartupError` for unusable TLS files."""
+        check_tls_files(config)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -50,6 +76,8 @@ class UvicornServer(uvicorn.Server):
                 log_level="warning",
                 server_header=False,
                 proxy_headers=False,
+                ssl_certfile=config.ssl_certfile,
+                ssl_keyfile=config.ssl_keyfile,
                 **options,
             )
         )

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from refectory_server.api.http_protocol import HttpProtocol
 from refectory_server.api.listener import UvicornServer, listen
+from refectory_server.config import ApiConfig
 
 _FLUSH_S = 1
 
@@ -19,13 +20,17 @@ _FLUSH_S = 1
 class MetricsServer:
     """`bind`, then `start`; `stop` at the end. All in one event loop."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
-        self._address = (host, port)
+    def __init__(self, app: ASGIApp, config: ApiConfig, port: int) -> None:
+        self._address = (config.host, port)
         self._socket: socket.socket | None = None
         self._is_over = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._server = UvicornServer(
-            app, self._wait_until_over, http=HttpProtocol, timeout_graceful_shutdown=_FLUSH_S
+            app,
+            self._wait_until_over,
+            config,
+            http=HttpProtocol,
+            timeout_graceful_shutdown=_FLUSH_S,
         )
 
     @property

@@ -60,6 +60,7 @@ class HttpServer:
         self._server = UvicornServer(
             app,
             self._run_until_over,
+            config,
             http=HttpProtocol,
             timeout_keep_alive=int(KEEP_ALIVE_S),
             timeout_graceful_shutdown=int(FLUSH_S),

@@ -56,7 +56,7 @@ async def run_server(config: ServerConfig) -> int:
     metrics_server = None
     if config.api.metrics_port is not None:
         app = create_metrics_app(engine, config, metrics, lifecycle)
-        metrics_server = MetricsServer(app, config.api.host, config.api.metrics_port)
+        metrics_server = MetricsServer(app, config.api, config.api.metrics_port)
     try:
         # The ports open before anything is loaded: /ready tells how far it is.
         server.bind()
@@ -101,7 +101,8 @@ async def _supervise(
 
 
 def _log_ready(config: ServerConfig, port: int, seconds: float) -> None:
-    scheme_and_host = f"http://localhost:{port}"
+    scheme = "http" if config.api.ssl_certfile is None else "https"
+    scheme_and_host = f"{scheme}://localhost:{port}"
     key = " -H 'Authorization: Bearer YOUR_KEY'" if config.api.has_keys else ""
     logger.info(
         "%s is ready after %.1f s on %s",

@@ -20,7 +20,7 @@ SECRET = ApiConfig(host="127.0.0.1", port=0, api_key=("secret",))
 async def test_it_answers_what_is_watched_and_nothing_else() -> None:
     async with simulated_app(api=SECRET) as api:
         app = create_metrics_app(api.engine, api.config, api.metrics, api.lifecycle)
-        server = MetricsServer(app, "127.0.0.1", 0)
+        server = MetricsServer(app, ApiConfig(host="127.0.0.1"), 0)
         server.bind()
         server.start()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
