@@ -11,15 +11,23 @@ from contextlib import asynccontextmanager
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
+SMALL_SEGMENT = 536
+"""Bytes: what every TCP takes (RFC 9293, section 3.7.1)."""
+
 
 @asynccontextmanager
 async def raw_connection(
     port: int, *, receive_buffer: int | None = None
 ) -> AsyncIterator[Connection]:
-    """A connection to 127.0.0.1; `receive_buffer` is the kernel's, in bytes."""
+    """A connection to 127.0.0.1; `receive_buffer` is the kernel's, in bytes.
+
+    With it, the kernel holds less than 100 KB for a reader that stalls, in place of megabytes.
+    """
     sock = socket.socket()
     if receive_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        # The sender's buffer is some segments large, and loopback's segments are of 64 KB.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT)
     sock.setblocking(False)
     await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
     # A small limit: the reader takes nothing from the socket while nobody reads from it.
