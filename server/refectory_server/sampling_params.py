@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from refectory_server.errors import InvalidRequest
 
+DEFAULT_MAX_LOGPROBS = 20
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
@@ -83,7 +84,13 @@ class SamplingParams:
             _check_int("seed", self.seed, -MAX_SEED - 1, MAX_SEED)
         if self.max_tokens is not None:
             _check_int("max_tokens", self.max_tokens, 1, MAX_INT32)
-        _check_int("min_tokens", self.min_tokens, 0, self.max_tokens or MAX_INT32)
+        _check_int("min_tokens", self.min_tokens, 0, MAX_INT32)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequest(
+                f"min_tokens is {self.min_tokens}; allowed is [0, {self.max_tokens}]: max_tokens "
+                f"is {self.max_tokens}",
+                field="min_tokens",
+            )
         if len(self.stop) > MAX_STOP_STRINGS:
             raise InvalidRequest(
                 f"stop has {len(self.stop)} strings; at most {MAX_STOP_STRINGS} are allowed",

@@ -28,6 +28,7 @@ class TextSide:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     default_sampling: SamplingDefaults
+    max_logprobs: int
 
     @classmethod
     def load(cls, config: ServerConfig) -> TextSide:
@@ -37,12 +38,12 @@ class TextSide:
             profile = load_profile(config.simulator.simulate)
             tokenizer = load_simulated_tokenizer(profile)
             template = load_simulated_chat_template(profile, model.chat_template, tokenizer)
-            return cls(tokenizer, template, SamplingDefaults())
+            return cls(tokenizer, template, SamplingDefaults(), model.max_logprobs)
         files = resolve_model(model.model)
         tokenizer = load_tokenizer(files)
         template = load_chat_template(files, model.chat_template, tokenizer.special_tokens)
         defaults = load_sampling_defaults(files, model.generation_config)
-        return cls(tokenizer, template, defaults)
+        return cls(tokenizer, template, defaults, model.max_logprobs)
 
     def make_input_processor(self, facts: RunnerFacts) -> InputProcessor:
         """For a loaded runner with these facts."""
@@ -51,4 +52,5 @@ class TextSide:
             self.chat_template,
             facts,
             default_sampling=self.default_sampling,
+            max_logprobs=self.max_logprobs,
         )

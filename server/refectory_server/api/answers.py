@@ -5,12 +5,13 @@ Owns the order of a stream's events. Knows no HTTP and no engine beyond its delt
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from refectory_server.api.generation import WholeText, finish_word, usage
+from refectory_server.api.choices import Batches, Tally, WholeAnswer, finish_word
+from refectory_server.api.logprobs import chat_logprobs, completion_logprobs
 from refectory_server.api.responses import (
     AssistantMessage,
     ChatChoice,
@@ -18,18 +19,22 @@ from refectory_server.api.responses import (
     ChatCompletion,
     ChatCompletionChunk,
     ChatDelta,
+    ChatLogprobs,
     Completion,
     CompletionChoice,
+    CompletionLogprobs,
     FinishWord,
     Usage,
 )
 from refectory_server.api.sse import DONE_EVENT, event
 from refectory_server.engine.async_engine import TextDelta
+from refectory_server.engine.text_logprobs import TextLogprobs
+from refectory_server.tokenizer.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerHead:
-    """What every chunk of one answer repeats."""
+    """What every chunk of one answer repeats, and what all of them need."""
 
     id: str
     created: int
@@ -37,6 +42,8 @@ class AnswerHead:
     model: str
     includes_usage: bool
     """A stream ends with a usage chunk, and the others carry `usage: null`."""
+    has_logprobs: bool
+    tokenizer: Tokenizer
 
     def chunk_fields(self) -> dict[str, Any]:
         fields = {"id": self.id, "created": self.created, "model": self.model}
@@ -49,36 +56,37 @@ class Answer(Protocol):
     @property
     def head(self) -> AnswerHead: ...
 
-    def whole(self, whole: WholeText) -> str:
+    def whole(self, whole: WholeAnswer) -> str:
         """The JSON of an answer that is not streamed."""
         ...
 
-    def opening(self) -> bytes: ...
+    def opening(self, index: int) -> bytes: ...
 
-    def text(self, text: str) -> bytes: ...
+    def text(self, delta: TextDelta) -> bytes: ...
 
-    def end(self, finish: FinishWord) -> bytes: ...
+    def end(self, index: int, finish: FinishWord) -> bytes: ...
 
     def usage(self, usage: Usage) -> bytes: ...
 
 
-async def frames(
-    answer: Answer, deltas: AsyncGenerator[TextDelta, None]
-) -> AsyncGenerator[bytes, None]:
-    """Opening, text, one finish chunk, perhaps one usage chunk, `[DONE]`.
+async def frames(answer: Answer, batches: Batches, tally: Tally) -> AsyncGenerator[bytes, None]:
+    """Of each choice opening, text, one finish chunk; then perhaps one usage chunk, `[DONE]`.
 
     Events that are known together make one frame. The first frame comes with the first delta, so
-    an error before it is raised before anything was sent. Closes `deltas` in every case.
+    an error before it is raised before anything was sent. Closes `batches` in every case.
     """
-    frame = answer.opening()
-    async with aclosing(deltas):
-        async for delta in deltas:
-            if delta.text:
-                frame += answer.text(delta.text)
-            if delta.finish_reason is not None:
-                frame += answer.end(finish_word(delta))
+    frame = b"".join(answer.opening(index) for index in range(tally.num_choices))
+    async with aclosing(batches):
+        async for deltas in batches:
+            for delta in deltas:
+                tally.add(delta)
+                if delta.text or delta.logprobs:
+                    frame += answer.text(delta)
+                if delta.finish_reason is not None:
+                    frame += answer.end(delta.index, finish_word(delta))
+            if tally.is_complete:
                 if answer.head.includes_usage:
-                    frame += answer.usage(usage(delta))
+                    frame += answer.usage(tally.usage())
                 yield frame + DONE_EVENT
                 return
             if frame:
@@ -90,31 +98,48 @@ async def frames(
 class ChatAnswer:
     head: AnswerHead
 
-    def whole(self, whole: WholeText) -> str:
-        message = AssistantMessage(content=whole.text)
+    def whole(self, whole: WholeAnswer) -> str:
         return ChatCompletion(
             id=self.head.id,
             created=self.head.created,
             model=self.head.model,
-            choices=[ChatChoice(message=message, finish_reason=whole.finish_word)],
+            choices=[
+                ChatChoice(
+                    index=choice.index,
+                    message=AssistantMessage(content=choice.text),
+                    logprobs=self._logprobs(choice.logprobs),
+                    finish_reason=choice.finish_word,
+                )
+                for choice in whole.choices
+            ],
             usage=whole.usage,
         ).model_dump_json()
 
-    def opening(self) -> bytes:
-        return self._choice(ChatDelta(role="assistant", content=""), None)
+    def opening(self, index: int) -> bytes:
+        return self._choice(index, ChatDelta(role="assistant", content=""))
 
-    def text(self, text: str) -> bytes:
-        return self._choice(ChatDelta(content=text), None)
+    def text(self, delta: TextDelta) -> bytes:
+        logprobs = self._logprobs(delta.logprobs)
+        return self._choice(delta.index, ChatDelta(content=delta.text), logprobs)
 
-    def end(self, finish: FinishWord) -> bytes:
-        return self._choice(ChatDelta(), finish)
+    def end(self, index: int, finish: FinishWord) -> bytes:
+        return self._choice(index, ChatDelta(), finish=finish)
 
     def usage(self, usage: Usage) -> bytes:
         return self._event(choices=[], usage=usage)
 
-    def _choice(self, delta: ChatDelta, finish: FinishWord | None) -> bytes:
-        choice = ChatChunkChoice(index=0, delta=delta, logprobs=None, finish_reason=finish)
+    def _choice(
+        self,
+        index: int,
+        delta: ChatDelta,
+        logprobs: ChatLogprobs | None = None,
+        finish: FinishWord | None = None,
+    ) -> bytes:
+        choice = ChatChunkChoice(index=index, delta=delta, logprobs=logprobs, finish_reason=finish)
         return self._event(choices=[choice])
+
+    def _logprobs(self, entries: Sequence[TextLogprobs]) -> ChatLogprobs | None:
+        return chat_logprobs(entries, self.head.tokenizer) if self.head.has_logprobs else None
 
     def _event(self, **fields: Any) -> bytes:
         chunk = ChatCompletionChunk(
@@ -127,25 +152,43 @@ class ChatAnswer:
 class CompletionAnswer:
     head: AnswerHead
 
-    def whole(self, whole: WholeText) -> str:
-        return self._json(choices=[_choice(whole.text, whole.finish_word)], usage=whole.usage)
+    def whole(self, whole: WholeAnswer) -> str:
+        choices = [
+            CompletionChoice(
+                index=choice.index,
+                text=choice.text,
+                logprobs=self._logprobs(choice.logprobs),
+                finish_reason=choice.finish_word,
+            )
+            for choice in whole.choices
+        ]
+        return self._json(choices=choices, usage=whole.usage)
 
-    def opening(self) -> bytes:
+    def opening(self, index: int) -> bytes:
         return b""
 
-    def text(self, text: str) -> bytes:
-        return event(self._json(choices=[_choice(text, None)]))
+    def text(self, delta: TextDelta) -> bytes:
+        return self._choice(delta.index, delta.text, self._logprobs(delta.logprobs))
 
-    def end(self, finish: FinishWord) -> bytes:
-        return event(self._json(choices=[_choice("", finish)]))
+    def end(self, index: int, finish: FinishWord) -> bytes:
+        return self._choice(index, "", finish=finish)
 
     def usage(self, usage: Usage) -> bytes:
         return event(self._json(choices=[], usage=usage))
 
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        logprobs: CompletionLogprobs | None = None,
+        finish: FinishWord | None = None,
+    ) -> bytes:
+        choice = CompletionChoice(index=index, text=text, logprobs=logprobs, finish_reason=finish)
+        return event(self._json(choices=[choice]))
+
+    def _logprobs(self, entries: Sequence[TextLogprobs]) -> CompletionLogprobs | None:
+        return completion_logprobs(entries, self.head.tokenizer) if self.head.has_logprobs else None
+
     def _json(self, **fields: Any) -> str:
         body = Completion(object="text_completion", **self.head.chunk_fields() | fields)
         return body.model_dump_json(exclude_unset=True)
-
-
-def _choice(text: str, finish: FinishWord | None) -> CompletionChoice:
-    return CompletionChoice(index=0, text=text, logprobs=None, finish_reason=finish)

@@ -51,18 +51,9 @@ SHARED_WITHOUT_EFFECT: dict[str, WithoutEffect] = {
     "store": _only(False),
     "user": _any(str, "any string"),
     # Sampling at its neutral value.
-    "allowed_token_ids": _only(),
     "bad_words": _only([]),
-    "best_of": _only(1),
-    "frequency_penalty": _only(0),
-    "include_stop_str_in_output": _only(False),
     "length_penalty": _only(1),
-    "logit_bias": _only({}),
-    "min_tokens": _only(0),
-    "n": _only(1),
-    "presence_penalty": _only(0),
     "prompt_logprobs": _only(),
-    "repetition_penalty": _only(1),
     "truncate_prompt_tokens": _only(),
     "typical_p": _only(1),
     "use_beam_search": _only(False),
@@ -86,22 +77,18 @@ CHAT_WITHOUT_EFFECT: dict[str, WithoutEffect] = SHARED_WITHOUT_EFFECT | {
     "function_call": _only("none", "auto"),
     "functions": _only([]),
     "include_reasoning": _any(bool, "true or false"),
-    "logprobs": _only(False),
     "modalities": _only(["text"]),
     "parallel_tool_calls": _any(bool, "true or false"),
     "prediction": _only(),
     "reasoning_effort": _only("none"),
     "tool_choice": _only("none", "auto"),
     "tools": _only([]),
-    "top_logprobs": _only(0),
     "verbosity": _only("medium"),
     "web_search_options": _only(),
 }
 
 COMPLETION_WITHOUT_EFFECT: dict[str, WithoutEffect] = SHARED_WITHOUT_EFFECT | {
     "add_special_tokens": _only(True),
-    # 0 would ask for the chosen token's.
-    "logprobs": _only(),
     "suffix": _only(""),
 }
 

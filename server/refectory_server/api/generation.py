@@ -1,14 +1,13 @@
-"""One generation between the wire and the engine: parameters in, counts and text out.
+"""What a generation request asks of the engine: prompts as ids, each with its parameters.
 
-Owns what the two generation routes share: sampling parameters, usage, finish words. Does not know
-HTTP, nor the shapes of the two answers.
+Owns what the two generation routes share, and the limits on how much one request may ask for. Does
+not know HTTP, nor answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from refectory_server.api.protocol import (
@@ -19,43 +18,56 @@ from refectory_server.api.protocol import (
     GenerationRequest,
     TemplateFields,
 )
-from refectory_server.api.responses import FinishWord, PromptTokensDetails, Usage
-from refectory_server.core.request import FinishReason
-from refectory_server.engine.async_engine import TextDelta
+from refectory_server.api.wording import show
+from refectory_server.config import SchedulerConfig
 from refectory_server.engine.input_processor import InputProcessor
-from refectory_server.errors import InvalidRequest, RequestFailed
-from refectory_server.sampling_params import SamplingParams
+from refectory_server.errors import InvalidRequest
+from refectory_server.sampling_params import MAX_CHOICES, SamplingParams
 
 SAMPLING_FIELDS = (
+    "n",
+    "min_tokens",
     "temperature",
     "top_p",
     "top_k",
     "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
     "seed",
+    "include_stop_str_in_output",
     "ignore_eos",
     "skip_special_tokens",
 )
 """Fields that the wire and `SamplingParams` share as they are."""
+SAMPLING_LISTS = ("allowed_token_ids", "stop", "stop_token_ids")
+"""Lists on the wire, tuples there."""
 
-
-@dataclass(frozen=True, slots=True)
-class WholeText:
-    """A finished generation."""
-
-    text: str
-    finish_word: FinishWord
-    usage: Usage
+Prompts = list[tuple[list[int], SamplingParams]]
+"""Token ids and parameters of each prompt."""
 
 
 def prepare(
-    request: GenerationRequest, processor: InputProcessor, *, max_model_len: int
-) -> tuple[list[int], SamplingParams]:
-    """Token ids and parameters, checked; may take long for a long prompt.
+    request: GenerationRequest,
+    processor: InputProcessor,
+    scheduler: SchedulerConfig,
+    *,
+    max_model_len: int,
+) -> Prompts:
+    """Token ids and parameters of each prompt, checked; may take long for long prompts.
 
     Raises `InvalidRequest` or `PromptTooLong`, in the field names that the client used.
     """
-    prompt_token_ids = _encode(request, processor)
-    return prompt_token_ids, _checked_params(request, processor, prompt_token_ids, max_model_len)
+    _check_priority(request, scheduler)
+    fields = request.prompts if isinstance(request, CompletionRequest) else {"messages": None}
+    _check_num_choices(request, len(fields), scheduler)
+    prompts = []
+    for field, prompt in fields.items():
+        token_ids = _encode(request, prompt, field, processor)
+        params = _checked_params(request, processor, token_ids, field, max_model_len)
+        prompts.append((token_ids, params))
+    return prompts
 
 
 def encode_messages(
@@ -69,87 +81,83 @@ def encode_messages(
     )
 
 
-def _encode(request: GenerationRequest, processor: InputProcessor) -> list[int]:
-    match request:
-        case ChatCompletionRequest():
-            return encode_messages(request.messages, request, processor)
-        case CompletionRequest(prompt=str(text)):
-            return processor.encode_prompt(text)
-        case CompletionRequest(prompt=list(token_ids)):
-            return token_ids
-        case _:
-            raise TypeError(f"{type(request).__name__} is no generation request")
+def _check_priority(request: GenerationRequest, scheduler: SchedulerConfig) -> None:
+    if request.priority and scheduler.scheduling_policy != "priority":
+        raise InvalidRequest(
+            f"priority is {request.priority}; only 0 is allowed, as this server's "
+            f"--scheduling-policy is {scheduler.scheduling_policy}",
+            field="priority",
+        )
+
+
+def _check_num_choices(
+    request: GenerationRequest, num_prompts: int, scheduler: SchedulerConfig
+) -> None:
+    """A request too large for an idle engine would be told to try again for ever."""
+    num_choices = 1 if request.n is None else request.n
+    limit = min(MAX_CHOICES, scheduler.max_num_seqs)
+    if not 1 <= num_choices <= limit:
+        raise InvalidRequest(f"n is {show(num_choices)}; allowed is [1, {limit}]", field="n")
+    limit = scheduler.max_num_seqs + scheduler.queue_limit
+    if num_prompts * num_choices > limit:
+        raise InvalidRequest(
+            f"prompt has {num_prompts} prompts of {num_choices} choices each; at most {limit} "
+            "choices fit into the seats and the queue here",
+            field="prompt",
+        )
+
+
+def _encode(
+    request: GenerationRequest,
+    prompt: str | list[int] | None,
+    field: str,
+    processor: InputProcessor,
+) -> list[int]:
+    if isinstance(request, ChatCompletionRequest):
+        return encode_messages(request.messages, request, processor)
+    if isinstance(prompt, str):
+        return processor.encode_prompt(prompt, field=field)
+    assert prompt is not None
+    return prompt
 
 
 def _checked_params(
     request: GenerationRequest,
     processor: InputProcessor,
     prompt_token_ids: list[int],
+    prompt_field: str,
     max_model_len: int,
 ) -> SamplingParams:
-    is_chat = isinstance(request, ChatCompletionRequest)
-    max_tokens_field = "max_tokens"
+    spelled = {}
     max_tokens = request.max_tokens
-    if isinstance(request, ChatCompletionRequest) and max_tokens is None:
-        max_tokens = request.max_completion_tokens
-        max_tokens_field = "max_completion_tokens"
-    if isinstance(request, CompletionRequest) and max_tokens is None:
+    if isinstance(request, ChatCompletionRequest):
+        spelled["logprobs"] = "top_logprobs"
+        if max_tokens is None:
+            max_tokens = request.max_completion_tokens
+            spelled["max_tokens"] = "max_completion_tokens"
+    elif max_tokens is None:
         room = max(1, max_model_len - len(prompt_token_ids))
         max_tokens = min(DEFAULT_COMPLETION_TOKENS, room)
     requested: dict[str, Any] = {name: getattr(request, name) for name in SAMPLING_FIELDS}
-    requested |= {
-        "max_tokens": max_tokens,
-        "stop": None if request.stop is None else tuple(request.stop),
-        "stop_token_ids": None if request.stop_token_ids is None else tuple(request.stop_token_ids),
-    }
-    with _spelled("max_tokens", max_tokens_field):
+    requested |= {name: _as_tuple(getattr(request, name)) for name in SAMPLING_LISTS}
+    requested |= {"max_tokens": max_tokens, "logprobs": request.num_logprobs}
+    with _spelled(spelled):
         params = processor.sampling_params(requested, num_prompt_tokens=len(prompt_token_ids))
-    processor.check(
-        prompt_token_ids,
-        params,
-        prompt_field="messages" if is_chat else "prompt",
-        max_tokens_field=max_tokens_field,
-    )
+        processor.check(prompt_token_ids, params, prompt_field=prompt_field)
     return params
 
 
-async def collect(deltas: AsyncGenerator[TextDelta, None]) -> WholeText:
-    """Read a generation to its end; closes it in every case."""
-    pieces: list[str] = []
-    async with aclosing(deltas):
-        async for delta in deltas:
-            pieces.append(delta.text)
-            if delta.finish_reason is not None:
-                return WholeText("".join(pieces), finish_word(delta), usage(delta))
-    raise RequestFailed("the generation ended without a finish reason")
-
-
-def finish_word(delta: TextDelta) -> FinishWord:
-    """The API's word for the end. Raises `RequestFailed` for an end that is no answer."""
-    match delta.finish_reason:
-        case FinishReason.STOP:
-            return "stop"
-        case FinishReason.LENGTH:
-            return "length"
-        case reason:
-            raise RequestFailed(f"the request ended early: {reason}")
-
-
-def usage(delta: TextDelta) -> Usage:
-    return Usage(
-        prompt_tokens=delta.num_prompt_tokens,
-        completion_tokens=delta.num_output_tokens,
-        total_tokens=delta.num_prompt_tokens + delta.num_output_tokens,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=delta.num_cached_tokens),
-    )
+def _as_tuple(value: list[Any] | None) -> tuple[Any, ...] | None:
+    return None if value is None else tuple(value)
 
 
 @contextmanager
-def _spelled(field: str, as_sent: str) -> Iterator[None]:
-    """Errors about `field` speak of it by the name that the client used."""
+def _spelled(as_sent: Mapping[str, str]) -> Iterator[None]:
+    """Errors speak of a field by the name that the client used."""
     try:
         yield
     except InvalidRequest as error:
-        if error.field != field or as_sent == field:
+        if error.field is None or error.field not in as_sent:
             raise
-        raise InvalidRequest(str(error).replace(field, as_sent, 1), field=as_sent) from error
+        name = as_sent[error.field]
+        raise InvalidRequest(str(error).replace(error.field, name, 1), field=name) from error

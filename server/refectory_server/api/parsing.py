@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from refectory_server.api.fields import keep_honoured
 from refectory_server.api.protocol import (
     LIST_TAG,
+    PROMPTS_TAG,
     TEXT_TAG,
     GenerationRequest,
     RequestModel,
@@ -33,9 +34,13 @@ _ALLOWED = {
 }
 """pydantic's error type -> what would have been right."""
 
+_TAGS = (TEXT_TAG, LIST_TAG, PROMPTS_TAG)
+
 _SUBJECTS = {
+    "needs_logprobs": "top_logprobs",
     "needs_stream": "stream_options",
     "no_continuation": "continue_final_message",
+    "not_all": "best_of",
     "one_input": "prompt",
     "template_adds": "add_special_tokens",
     "two_endings": "continue_final_message",
@@ -57,7 +62,7 @@ def parse(request_class: type[Model], body: Mapping[str, object]) -> Model:
         return request_class.model_validate(body)
     except ValidationError as error:
         details = error.errors(include_url=False)[0]
-        path = [str(part) for part in details["loc"] if part not in (TEXT_TAG, LIST_TAG)]
+        path = [str(part) for part in details["loc"] if part not in _TAGS]
         message = _message(".".join(path), details)
         raise InvalidRequest(message, field=_field(path, details)) from None
 
@@ -78,6 +83,8 @@ def _message(path: str, details: ErrorDetails) -> str:
             return f"{path} is {value}; the most allowed is {context['le']}"
         case "too_short" | "string_too_short":
             return f"{path} is {value}; it must not be empty"
+        case "too_long":
+            return f"{path} has {context['actual_length']} items; at most {context['max_length']}"
         case "string_too_long":
             return f"{path} has {len(details['input'])} characters; at most {context['max_length']}"
         case kind if kind in _ALLOWED:

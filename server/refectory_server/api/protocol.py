@@ -6,7 +6,7 @@ strict ("1" is no number, true is no integer); null means absent wherever a fiel
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from refectory_server.api.wording import unknown_field_message
+from refectory_server.api.wording import show, unknown_field_message
 
 MAX_INT32 = 2**31 - 1
 DEFAULT_COMPLETION_TOKENS = 16
@@ -29,7 +29,9 @@ MAX_TEMPLATE_KWARGS_DEPTH = 16
 RESERVED_TEMPLATE_KWARGS = frozenset(
     {"messages", "add_generation_prompt", "continue_final_message", "tools"}
 )
-TEXT_TAG, LIST_TAG = "<text>", "<list>"
+MAX_PROMPTS = 128
+MAX_ID_DIGITS = 10
+TEXT_TAG, LIST_TAG, PROMPTS_TAG = "<text>", "<list>", "<prompts>"
 """Union tags: pydantic puts them into error locations, `parsing` takes them out again."""
 
 
@@ -65,17 +67,31 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _as_single_prompt(value: object) -> object:
-    """Unpack a list of one prompt, whether that is a string or token ids."""
+def _prompt_kind(value: object) -> str:
     if isinstance(value, list) and value and isinstance(value[0], str | list):
-        if len(value) > 1:
+        return PROMPTS_TAG
+    return _text_or_list(value)
+
+
+def _as_bias(value: object) -> object:
+    """JSON's keys are strings; here they are token ids. Ends at the first bad one."""
+    if not isinstance(value, dict):
+        return value
+    biases = {}
+    for name, bias in value.items():
+        is_id = name.isascii() and name.isdigit() and len(name) <= MAX_ID_DIGITS
+        if not is_id or str(int(name)) != name:
             raise PydanticCustomError(
-                "too_many_prompts",
-                "has {count} prompts; one prompt a request is allowed",
-                {"count": len(value)},
+                "no_token_id", "has the key {name}; each must be a token id", {"name": show(name)}
             )
-        return value[0]
-    return value
+        if isinstance(bias, bool) or not isinstance(bias, int | float):
+            raise PydanticCustomError(
+                "no_bias",
+                "of token {name} is {bias}; it must be a number",
+                {"name": name, "bias": show(bias)},
+            )
+        biases[int(name)] = bias
+    return biases
 
 
 def _check_template_kwargs(value: dict[str, Any]) -> dict[str, Any]:
@@ -110,11 +126,18 @@ TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 StopStrings = Annotated[list[str], Field(fail_fast=True), BeforeValidator(_as_list)]
 TemplateKwargs = Annotated[dict[str, Any], AfterValidator(_check_template_kwargs)]
-Prompt = Annotated[
+LogitBias = Annotated[dict[int, float], BeforeValidator(_as_bias)]
+OnePrompt = Annotated[
     Annotated[str, Tag(TEXT_TAG)] | Annotated[TokenIds, Field(min_length=1), Tag(LIST_TAG)],
     Discriminator(_text_or_list),
-    BeforeValidator(_as_single_prompt),
 ]
+Prompt = Annotated[
+    Annotated[str, Tag(TEXT_TAG)]
+    | Annotated[TokenIds, Field(min_length=1), Tag(LIST_TAG)]
+    | Annotated[list[OnePrompt], Field(max_length=MAX_PROMPTS, fail_fast=True), Tag(PROMPTS_TAG)],
+    Discriminator(_prompt_kind),
+]
+"""A text, token ids, or a list of such."""
 
 
 class StreamOptions(RequestModel):
@@ -127,14 +150,23 @@ class GenerationRequest(RequestModel):
     """Fields that both generation routes honour."""
 
     model: str | None = None
+    n: int | None = None
+    best_of: int | None = None
     max_tokens: int | None = None
+    min_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: LogitBias | None = None
+    allowed_token_ids: Annotated[TokenIds, Field(min_length=1)] | None = None
     seed: int | None = None
     stop: StopStrings | None = None
     stop_token_ids: TokenIds | None = None
+    include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     stream: bool | None = None
@@ -149,6 +181,22 @@ class GenerationRequest(RequestModel):
                 "needs_stream", "stream_options is only allowed with stream: true"
             )
         return self
+
+    @model_validator(mode="after")
+    def _check_best_of(self) -> GenerationRequest:
+        num_choices = 1 if self.n is None else self.n
+        if self.best_of is not None and self.best_of != num_choices:
+            raise PydanticCustomError(
+                "not_all",
+                "best_of is {best_of}; this server accepts only n, {n}",
+                {"best_of": self.best_of, "n": num_choices},
+            )
+        return self
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Most probable tokens to tell of beside each token; None: no log-probabilities."""
+        raise NotImplementedError
 
     @property
     def includes_usage(self) -> bool:
@@ -215,6 +263,22 @@ class TemplateFields(RequestModel):
 class ChatCompletionRequest(GenerationRequest, TemplateFields):
     messages: Messages
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @model_validator(mode="after")
+    def _check_top_logprobs(self) -> ChatCompletionRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise PydanticCustomError(
+                "needs_logprobs",
+                "top_logprobs is {count}; without logprobs: true only 0 is allowed",
+                {"count": self.top_logprobs},
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_token_limits(self) -> ChatCompletionRequest:
@@ -236,6 +300,19 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
 
 class CompletionRequest(GenerationRequest):
     prompt: Prompt
+    logprobs: int | None = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def prompts(self) -> dict[str, str | list[int]]:
+        """Each prompt by its name in an error."""
+        if _prompt_kind(self.prompt) != PROMPTS_TAG:
+            return {"prompt": cast("str | list[int]", self.prompt)}
+        prompts = cast("list[str | list[int]]", self.prompt)
+        return {f"prompt.{index}": prompt for index, prompt in enumerate(prompts)}
 
 
 class TokenizeRequest(TemplateFields):

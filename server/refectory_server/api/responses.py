@@ -38,6 +38,32 @@ class Usage(BaseModel):
 FinishWord = Literal["stop", "length"]
 
 
+class TopLogprob(BaseModel):
+    token: str
+    """Bytes that are no text by themselves are U+FFFD here."""
+    logprob: float
+    bytes: list[int]
+
+
+class ChatTokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[ChatTokenLogprob]
+    refusal: None
+
+
+class CompletionLogprobs(BaseModel):
+    """Lists with an item for each token."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+    """Characters of the choice's text before the token."""
+
+
 class AssistantMessage(BaseModel):
     role: Literal["assistant"] = "assistant"
     content: str
@@ -45,9 +71,9 @@ class AssistantMessage(BaseModel):
 
 
 class ChatChoice(BaseModel):
-    index: int = 0
+    index: int
     message: AssistantMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None
     finish_reason: FinishWord
 
 
@@ -68,7 +94,7 @@ class ChatDelta(BaseModel):
 class ChatChunkChoice(BaseModel):
     index: int
     delta: ChatDelta
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: FinishWord | None
 
 
@@ -84,7 +110,7 @@ class ChatCompletionChunk(BaseModel):
 class CompletionChoice(BaseModel):
     index: int
     text: str
-    logprobs: None
+    logprobs: CompletionLogprobs | None
     finish_reason: FinishWord | None
 
 

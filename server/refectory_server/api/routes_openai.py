@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -22,8 +22,9 @@ from refectory_server.api.answers import (
     frames,
 )
 from refectory_server.api.body import read_json_object
+from refectory_server.api.choices import Tally, collect
 from refectory_server.api.error_handlers import error_event
-from refectory_server.api.generation import collect, prepare
+from refectory_server.api.generation import Prompts, prepare
 from refectory_server.api.parsing import parse_generation
 from refectory_server.api.protocol import (
     ChatCompletionRequest,
@@ -35,7 +36,7 @@ from refectory_server.api.request_id import engine_request_id
 from refectory_server.api.responses import ModelCard, ModelList, json_response
 from refectory_server.api.service import Service
 from refectory_server.api.sse import EventStream
-from refectory_server.engine.async_engine import TextDelta
+from refectory_server.engine.input_processor import InputProcessor
 
 
 class OpenAIRoutes:
@@ -72,52 +73,56 @@ class OpenAIRoutes:
     ) -> Response:
         service = self._service
 
-        async def begin() -> tuple[GenerationRequest, AsyncGenerator[TextDelta, None]]:
+        async def begin() -> tuple[GenerationRequest, InputProcessor, Prompts]:
             wire = parse_generation(request_class, await read_json_object(request))
             service.model_name(wire.model)
-            return wire, await self._start(wire, request_id)
+            return wire, *await self._prepare(wire)
 
         request_id = engine_request_id(request, id_prefix)
-        wire, deltas = await race(begin(), raise_when_stopped(service.lifecycle))
+        wire, processor, prompts = await race(begin(), raise_when_stopped(service.lifecycle))
         answer = make_answer(
             AnswerHead(
                 id=request_id,
                 created=int(time.time()),
                 model=service.model_name(wire.model),
                 includes_usage=wire.includes_usage,
+                has_logprobs=wire.num_logprobs is not None,
+                tokenizer=processor.tokenizer,
             )
         )
+        # Not yet begun: reading its first deltas hands the request over.
+        batches = service.engine.generate_all(
+            prompts,
+            request_id=request_id,
+            priority=wire.priority or 0,
+            cache_salt=wire.cache_salt,
+        )
+        tally = Tally(len(prompts), prompts[0][1].n)
         if wire.stream:
             return EventStream(
-                frames(answer, deltas),
+                frames(answer, batches, tally),
                 service.lifecycle,
                 error_event=error_event,
                 times=service.times,
             )
         whole = await race(
-            collect(deltas),
+            collect(batches, tally),
             raise_when_disconnected(request.receive),
             raise_when_stopped(service.lifecycle),
         )
         return json_response(answer.whole(whole))
 
-    async def _start(
-        self, wire: GenerationRequest, request_id: str
-    ) -> AsyncGenerator[TextDelta, None]:
-        """The engine's deltas, not yet begun: reading the first one hands the request over."""
+    async def _prepare(self, wire: GenerationRequest) -> tuple[InputProcessor, Prompts]:
         processor = self._service.input_processor()
-        max_model_len = self._service.engine.facts.max_model_len
         # In a thread: long prompts take long, and everyone else's tokens pass through this loop.
-        prompt_token_ids, params = await asyncio.to_thread(
-            prepare, wire, processor, max_model_len=max_model_len
+        prompts = await asyncio.to_thread(
+            prepare,
+            wire,
+            processor,
+            self._service.config.scheduler,
+            max_model_len=self._service.engine.facts.max_model_len,
         )
-        return self._service.engine.generate(
-            prompt_token_ids,
-            params,
-            request_id=request_id,
-            priority=wire.priority or 0,
-            cache_salt=wire.cache_salt,
-        )
+        return processor, prompts
 
     def _card(self, name: str) -> ModelCard:
         return ModelCard(

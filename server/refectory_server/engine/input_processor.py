@@ -6,13 +6,13 @@ be called from any thread: a worker thread that encodes a long prompt holds no G
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from refectory_server.engine.sampling_defaults import SamplingDefaults, load_sampling_defaults
 from refectory_server.errors import InvalidRequest, PromptTooLong
 from refectory_server.runner.interface import RunnerFacts
-from refectory_server.sampling_params import SamplingParams
+from refectory_server.sampling_params import DEFAULT_MAX_LOGPROBS, SamplingParams
 from refectory_server.tokenizer.chat_template import ChatTemplate
 from refectory_server.tokenizer.tokenizer import Tokenizer
 
@@ -27,11 +27,13 @@ class InputProcessor:
         facts: RunnerFacts,
         *,
         default_sampling: SamplingDefaults,
+        max_logprobs: int = DEFAULT_MAX_LOGPROBS,
     ) -> None:
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.default_sampling = default_sampling
         self._facts = facts
+        self._max_logprobs = max_logprobs
 
     def encode_prompt(
         self, text: str, *, add_special_tokens: bool = True, field: str = "prompt"
@@ -102,9 +104,8 @@ class InputProcessor:
         params: SamplingParams,
         *,
         prompt_field: str = "prompt",
-        max_tokens_field: str = "max_tokens",
     ) -> None:
-        """Refuse what the engine could never finish. The fields are the caller's names.
+        """Refuse what the engine could never finish. `prompt_field` is the caller's name for it.
 
         Raises `InvalidRequest` (empty prompt, foreign id, too many tokens asked for) or
         `PromptTooLong`, with the numbers.
@@ -122,15 +123,26 @@ class InputProcessor:
                 f"allowed: the context is {max_model_len} tokens, one is kept for the output",
                 field=prompt_field,
             )
-        room = max_model_len - num_prompt_tokens
-        if params.max_tokens is not None and params.max_tokens > room:
+        self._check_ids(params.logit_bias, "logit_bias")
+        self._check_ids(params.allowed_token_ids, "allowed_token_ids")
+        self._check_ids(params.stop_token_ids, "stop_token_ids")
+        if params.logprobs is not None and params.logprobs > self._max_logprobs:
             raise InvalidRequest(
-                f"{max_tokens_field} is {params.max_tokens}; allowed is [1, {room}]: the context "
-                f"is {max_model_len} tokens and {prompt_field} has {num_prompt_tokens}",
-                field=max_tokens_field,
+                f"logprobs is {params.logprobs}; allowed is [0, {self._max_logprobs}], the "
+                "server's --max-logprobs",
+                field="logprobs",
             )
+        room = max_model_len - num_prompt_tokens
+        for field, least in (("max_tokens", 1), ("min_tokens", 0)):
+            value = getattr(params, field)
+            if value is not None and value > room:
+                raise InvalidRequest(
+                    f"{field} is {value}; allowed is [{least}, {room}]: the context is "
+                    f"{max_model_len} tokens and {prompt_field} has {num_prompt_tokens}",
+                    field=field,
+                )
 
-    def _check_ids(self, token_ids: Sequence[int], field: str) -> None:
+    def _check_ids(self, token_ids: Collection[int], field: str) -> None:
         vocab_size = self._facts.vocab_size
         if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
             foreign = next(i for i in token_ids if not 0 <= i < vocab_size)

@@ -24,6 +24,7 @@ _FIELD_BY_KEY = {
     "top_p": "top_p",
     "top_k": "top_k",
     "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
 """The keys that count. Others are ignored, do_sample among them: a request without a temperature
@@ -40,6 +41,7 @@ class SamplingDefaults:
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    repetition_penalty: float | None = None
     max_tokens: int | None = None
 
     def given(self) -> dict[str, float | int]:

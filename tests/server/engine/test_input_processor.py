@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from refectory_server.config import ModelConfig, ServerConfig, SimulatorConfig
 from refectory_server.engine.input_processor import InputProcessor, SamplingDefaults
 from refectory_server.errors import InvalidRequest, PromptTooLong
 from refectory_server.runner.interface import RunnerFacts
 from refectory_server.sampling_params import SamplingParams
 from refectory_server.testing.sentencepiece_tokenizer import sentencepiece_tokenizer
+from refectory_server.text_side import TextSide
 from refectory_server.tokenizer.byte_tokenizer import CHAT_TEMPLATE, ByteTokenizer
 from refectory_server.tokenizer.chat_template import ChatTemplate
 from refectory_server.tokenizer.tokenizer import Tokenizer
@@ -156,16 +158,45 @@ def test_more_output_than_the_context_leaves_is_refused() -> None:
     assert error.field == "max_tokens"
 
 
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (
+            {"min_tokens": 25},
+            "min_tokens is 25; allowed is [0, 24]: the context is 64 tokens and prompt has 40",
+        ),
+        (
+            {"logit_bias": {3: 1.0, 259: 1.0}},
+            "logit_bias holds the token id 259; allowed is [0, 258]",
+        ),
+        (
+            {"allowed_token_ids": (0, 259)},
+            "allowed_token_ids holds the token id 259; allowed is [0, 258]",
+        ),
+        (
+            {"stop_token_ids": (999,)},
+            "stop_token_ids holds the token id 999; allowed is [0, 258]",
+        ),
+        ({"logprobs": 21}, "logprobs is 21; allowed is [0, 20], the server's --max-logprobs"),
+    ],
+)
+def test_parameters_beyond_the_model_are_refused(params: dict[str, Any], message: str) -> None:
+    error = refusal([0] * 40, **params)
+    assert str(error) == message
+    assert error.field == next(iter(params))
+
+
+def test_the_servers_flag_bounds_logprobs() -> None:
+    config = ServerConfig(
+        model=ModelConfig(max_logprobs=3), simulator=SimulatorConfig(simulate="instant")
+    )
+    processor = TextSide.load(config).make_input_processor(FACTS)
+    processor.check([1], SamplingParams(logprobs=3))
+    with pytest.raises(InvalidRequest, match=r"logprobs is 4; allowed is \[0, 3\]"):
+        processor.check([1], SamplingParams(logprobs=4))
+
+
 def test_errors_use_the_callers_names() -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        input_processor().check(
-            [0] * 40,
-            SamplingParams(max_tokens=25),
-            prompt_field="messages",
-            max_tokens_field="max_completion_tokens",
-        )
-    assert caught.value.field == "max_completion_tokens"
-    assert str(caught.value).startswith("max_completion_tokens is 25; ")
     with pytest.raises(PromptTooLong, match=r"^messages has 64 tokens"):
         input_processor().check([0] * 64, SamplingParams(), prompt_field="messages")
 

@@ -40,11 +40,11 @@ def test_the_keys_that_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.INFO):
         defaults = load_sampling_defaults(files, "auto")
     assert defaults == SamplingDefaults(
-        temperature=0.6, top_p=0.95, top_k=20, min_p=0, max_tokens=2048
+        temperature=0.6, top_p=0.95, top_k=20, min_p=0, repetition_penalty=1.1, max_tokens=2048
     )
     assert caplog.messages == [
         "default sampling from generation_config.json: "
-        "temperature 0.6, top_p 0.95, top_k 20, min_p 0, max_tokens 2048"
+        "temperature 0.6, top_p 0.95, top_k 20, min_p 0, repetition_penalty 1.1, max_tokens 2048"
     ]
 
 
