@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Sequence
 
 from refectory_server.config import SchedulerConfig
 from refectory_server.core.kv_cache_manager import KVCacheManager
 from refectory_server.core.scheduler import Scheduler
 from refectory_server.engine.engine_core import EngineCore
-from refectory_server.engine.messages import AddRequest
+from refectory_server.engine.messages import AddRequest, EngineOutput
 from refectory_server.runner.interface import ModelRunner
 from refectory_server.sampling_params import SamplingParams
 
@@ -47,18 +48,43 @@ class SteppedEngine:
 
         Every step ends with a check of the core's integrity.
         """
-        ids = []
-        for prompt, count in zip(prompts, num_tokens, strict=True):
-            params = SamplingParams(temperature=0, max_tokens=count)
-            request_id = f"r{next(self._numbers)}"
-            ids.append(request_id)
-            self._core.handle(AddRequest(request_id, prompt, params, seed=0, arrival_time=0.0))
-        tokens: dict[str, list[int]] = {request_id: [] for request_id in ids}
-        while self._core.has_work:
+        requests = [
+            AddRequest(
+                f"r{next(self._numbers)}",
+                prompt,
+                SamplingParams(temperature=0, max_tokens=count),
+                seed=0,
+                arrival_time=0.0,
+            )
+            for prompt, count in zip(prompts, num_tokens, strict=True)
+        ]
+        outputs = self.run(requests)
+        assert all(output.message is None for news in outputs.values() for output in news), outputs
+        self.num_cached_tokens += sum(news[-1].num_cached_tokens for news in outputs.values())
+        return [
+            [
+                token_id
+                for output in outputs[request.request_id]
+                for token_id in output.new_token_ids
+            ]
+            for request in requests
+        ]
+
+    def run(
+        self, requests: Sequence[AddRequest], arrival_steps: Sequence[int] | None = None
+    ) -> dict[str, list[EngineOutput]]:
+        """All outputs by request, each choice under its own id.
+
+        arrival_steps: before which step each request arrives, in ascending order; None: at once.
+        """
+        news: dict[str, list[EngineOutput]] = {}
+        arrivals = deque(zip(arrival_steps or [0] * len(requests), requests, strict=True))
+        for step in itertools.count():
+            while arrivals and arrivals[0][0] <= step:
+                self._core.handle(arrivals.popleft()[1])
+            if not arrivals and not self._core.has_work:
+                return news
             for output in self._core.step().outputs:
-                assert output.message is None, output
-                tokens[output.request_id] += output.new_token_ids
-                if output.finish_reason is not None:
-                    self.num_cached_tokens += output.num_cached_tokens
+                news.setdefault(output.request_id, []).append(output)
             self._core.check_integrity()
-        return [tokens[request_id] for request_id in ids]
+        raise AssertionError("never reached")
