@@ -12,8 +12,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from refectory_server.sampling_params import DEFAULT_MAX_LOGPROBS
-
 EMBEDDED_MODEL = "embedded://smollm2-135m"
 DEFAULT_TERMINATION_LOG = "/dev/termination-log"
 
@@ -116,7 +114,7 @@ class ModelConfig(_Checked):
         "auto", "auto: default sampling from the model's generation_config.json; vllm: ignore it."
     )
     max_logprobs: int = option(
-        DEFAULT_MAX_LOGPROBS,
+        20,
         "Most probable tokens that a request may ask log-probabilities of, at most.",
         minimum=0,
     )

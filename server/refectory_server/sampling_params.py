@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from refectory_server.errors import InvalidRequest
 
-DEFAULT_MAX_LOGPROBS = 20
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024

@@ -11,14 +11,9 @@ from typing import TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from refectory_server.api.field_types import LIST_TAG, PROMPTS_TAG, TEXT_TAG
 from refectory_server.api.fields import keep_honoured
-from refectory_server.api.protocol import (
-    LIST_TAG,
-    PROMPTS_TAG,
-    TEXT_TAG,
-    GenerationRequest,
-    RequestModel,
-)
+from refectory_server.api.protocol import GenerationRequest, RequestModel
 from refectory_server.api.wording import MAX_SHOWN, show
 from refectory_server.errors import InvalidRequest
 

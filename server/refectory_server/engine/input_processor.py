@@ -12,7 +12,7 @@ from typing import Any
 from refectory_server.engine.sampling_defaults import SamplingDefaults, load_sampling_defaults
 from refectory_server.errors import InvalidRequest, PromptTooLong
 from refectory_server.runner.interface import RunnerFacts
-from refectory_server.sampling_params import DEFAULT_MAX_LOGPROBS, SamplingParams
+from refectory_server.sampling_params import SamplingParams
 from refectory_server.tokenizer.chat_template import ChatTemplate
 from refectory_server.tokenizer.tokenizer import Tokenizer
 
@@ -27,7 +27,7 @@ class InputProcessor:
         facts: RunnerFacts,
         *,
         default_sampling: SamplingDefaults,
-        max_logprobs: int = DEFAULT_MAX_LOGPROBS,
+        max_logprobs: int,
     ) -> None:
         self.tokenizer = tokenizer
         self.chat_template = chat_template

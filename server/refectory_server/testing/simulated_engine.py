@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from refectory_server.config import SchedulerConfig
+from refectory_server.config import ModelConfig, SchedulerConfig
 from refectory_server.core.kv_cache_manager import usable_tokens
 from refectory_server.core.request import FinishReason
 from refectory_server.core.scheduler_output import SchedulerOutput
@@ -110,6 +110,7 @@ async def simulated_engine(
             ChatTemplate(CHAT_TEMPLATE, {}),
             facts,
             default_sampling=SamplingDefaults(),
+            max_logprobs=ModelConfig().max_logprobs,
         )
 
     runner = SimulatedModelRunner(facts, ALPHABET, step_seconds=step_seconds)

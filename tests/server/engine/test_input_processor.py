@@ -41,6 +41,7 @@ def input_processor(
         None if chat_template is None else ChatTemplate(chat_template, tokenizer.special_tokens),
         FACTS,
         default_sampling=defaults or SamplingDefaults(),
+        max_logprobs=20,
     )
 
 
