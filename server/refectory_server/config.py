@@ -102,7 +102,9 @@ class ModelConfig(_Checked):
         (), "Name in the API, several allowed; the first labels the metrics. Default: the model."
     )
     dtype: Literal["auto", "float32", "bfloat16"] = option(
-        "auto", "Precision of weights and KV cache; auto is the checkpoint's (GGUF: float32)."
+        "auto",
+        "Precision of weights and KV cache; auto is the checkpoint's, bfloat16 for one in float16, "
+        "float32 for GGUF.",
     )
     max_model_len: int | None = option(
         None, "Tokens of prompt and output together. Default: the model's own limit.", minimum=1

@@ -14,6 +14,7 @@ from refectory_server.engine.prepared_client import PreparedEngineClient
 from refectory_server.engine.process_client import ProcessEngineClient
 from refectory_server.errors import StartupError
 from refectory_server.models.hub_id import HubId
+from refectory_server.models.model_check import check_model
 from refectory_server.models.source import hub_id_of, resolve_model
 from refectory_server.runner.interface import ReportProgress
 from refectory_server.text_side import TextSide
@@ -51,5 +52,12 @@ class LocalModel:
         return PreparedEngineClient(prepare)
 
     async def load_text_side(self) -> TextSide:
-        """As soon as its files are here. Raises `StartupError`."""
-        return await asyncio.to_thread(TextSide.load, await self._local_config)
+        """As soon as its files are here. Raises `StartupError` for whatever is wrong with them."""
+        return await asyncio.to_thread(_load_text_side, await self._local_config)
+
+
+def _load_text_side(config: ServerConfig) -> TextSide:
+    if config.simulator.simulate is None:
+        # Here it takes a moment; the engine would tell the same after it has imported torch.
+        check_model(resolve_model(config.model.model))
+    return TextSide.load(config)

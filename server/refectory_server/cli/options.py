@@ -84,7 +84,7 @@ class GroupedCommand(click.Command):
             ctx.exit()
 
         return click.Option(
-            ["--help"],
+            ["--help", "-h"],
             is_flag=False,
             flag_value="all",
             metavar="[GROUP]",

@@ -54,8 +54,8 @@ from refectory_server.simulation_profile import load_profile
 def serve(check_only: bool, **values: Any) -> None:
     """Serve MODEL over an OpenAI-compatible API.
 
-    MODEL is a folder with safetensors weights, a .gguf file, org/name of a model hub, or the name
-    of an embedded model; without it the small embedded model is served. Every option is also an
+    MODEL is a folder with safetensors weights, a .gguf file, org/name of a model hub, or an
+    embedded model; without it embedded://smollm2-135m is served. Every option is also an
     environment variable: REFECTORY_PORT for --port.
     """
     # From here on the config file has been read: what went wrong is told where it says.

@@ -49,7 +49,7 @@ class Phases:
             logger.info("%s", phase.replace("_", " "))
             self._current, self._started = phase, now
         if self._channel.is_abandoned:
-            raise SystemExit(f"the API process is gone while loading ({phase})")
+            sys.exit(1)  # nobody waits for this engine any more
         self._channel.send(StartupProgress(phase, progress))
 
     def finish(self) -> None:

