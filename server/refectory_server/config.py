@@ -103,8 +103,8 @@ class ModelConfig(_Checked):
     )
     dtype: Literal["auto", "float32", "bfloat16"] = option(
         "auto",
-        "Precision of weights and KV cache; auto is the checkpoint's, bfloat16 for one in float16, "
-        "float32 for GGUF.",
+        "Precision of weights and KV cache; auto is the checkpoint's, bfloat16 for one in "
+        "float16, float32 for GGUF.",
     )
     max_model_len: int | None = option(
         None, "Tokens of prompt and output together. Default: the model's own limit.", minimum=1
