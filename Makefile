@@ -47,6 +47,10 @@ format: $(DEV_INSTALLED) ## Format the code and mend what the linter can mend.
 bench-scheduler: $(DEV_INSTALLED) ## Time the scheduler's step alone.
 	@$(VENV)/bin/python -P server/benchmarks/bench_scheduler.py $(ARGS)
 
+.PHONY: soak
+soak: $(DEV_INSTALLED) ## See whether a busy server's memory grows. ARGS="--real 300" asks a real model.
+	@$(VENV)/bin/python -P server/benchmarks/soak.py $(ARGS)
+
 .PHONY: lock
 lock: | $(VENV)/.created ## Resolve all dependencies anew and write constraints.txt.
 	@echo "refectory: resolving every dependency (about a minute) ..."
