@@ -18,11 +18,12 @@ from refectory_server.engine.engine_core import EngineCore
 from refectory_server.engine.in_process_client import InProcessEngineClient
 from refectory_server.engine.input_processor import InputProcessor, SamplingDefaults
 from refectory_server.engine.messages import StepOutputs
-from refectory_server.runner.interface import RunnerFacts
+from refectory_server.runner.interface import ModelRunner, RunnerFacts
 from refectory_server.runner.simulated_model_runner import SimulatedModelRunner
 from refectory_server.sampling_params import SamplingParams
 from refectory_server.tokenizer.byte_tokenizer import ByteTokenizer
 from refectory_server.tokenizer.chat_template import ChatTemplate
+from refectory_server.tokenizer.tokenizer import Tokenizer
 
 ALPHABET = tuple(b"abcdefghijklmnopqrstuvwxyz ")
 CHAT_TEMPLATE = (
@@ -101,12 +102,18 @@ async def simulated_engine(
     step_seconds: Callable[[SchedulerOutput], float] = lambda _: 0.0,
     observer: EngineObserver | None = None,
     request_timeout_s: float | None = None,
+    tokenizer: Tokenizer | None = None,
+    wrap_runner: Callable[[ModelRunner], ModelRunner] = lambda runner: runner,
 ) -> AsyncIterator[SimulatedEngine]:
-    """A started engine that speaks lower-case letters; stopped, and its blocks checked, at exit."""
+    """A started engine that speaks lower-case letters; stopped, and its blocks checked, at exit.
+
+    tokenizer: a byte a token if None
+    wrap_runner: what the engine drives in place of the runner
+    """
 
     async def make_input_processor(facts: RunnerFacts) -> InputProcessor:
         return InputProcessor(
-            ByteTokenizer(),
+            tokenizer or ByteTokenizer(),
             ChatTemplate(CHAT_TEMPLATE, {}),
             facts,
             default_sampling=SamplingDefaults(),
@@ -114,7 +121,7 @@ async def simulated_engine(
         )
 
     runner = SimulatedModelRunner(facts, ALPHABET, step_seconds=step_seconds)
-    core = EngineCore.build(runner, scheduler_config, enable_prefix_caching=True)
+    core = EngineCore.build(wrap_runner(runner), scheduler_config, enable_prefix_caching=True)
     engine = AsyncEngine(
         InProcessEngineClient(core, facts),
         observer or RecordingObserver(),
