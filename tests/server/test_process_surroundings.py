@@ -64,3 +64,14 @@ def test_sigint_before_the_server_listens_is_130(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(refectory_server.cli.run_server, "run_server", interrupted)
     assert CliRunner().invoke(main, ["serve", "--simulate=instant"]).exit_code == 130
+
+
+def test_the_engine_process_gets_no_secrets() -> None:
+    env = {"REFECTORY_API_KEY": "a-key", "HF_TOKEN": "a-token", "REFECTORY_TEST_MARK": "here"}
+    with server_process("--simulate=instant", env=env) as server:
+        server.wait_until_ready()
+        variables = Path(f"/proc/{server.engine_pid}/environ").read_bytes()
+        assert b"REFECTORY_TEST_MARK=here" in variables
+        assert b"a-key" not in variables
+        assert b"a-token" not in variables
+        assert httpx.get(f"{server.url}/v1/models").status_code == 401

@@ -39,6 +39,8 @@ from refectory_server.runner.interface import RunnerFacts
 
 logger = logging.getLogger(__name__)
 
+SECRET_VARIABLES = frozenset({"REFECTORY_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
+"""What the engine has no use for: it answers no client and downloads nothing."""
 TERMINATE_TIMEOUT_S = 5.0
 
 
@@ -98,6 +100,7 @@ class ProcessEngineClient:
             "refectory_server.engine.engine_process",
             address,
             stdin=asyncio.subprocess.PIPE,
+            env={name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES},
             # Ctrl-C is for the API process; it stops the engine when its requests are done.
             start_new_session=True,
         )

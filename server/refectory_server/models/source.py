@@ -80,7 +80,7 @@ def hub_id_of(model: str, revision: str | None) -> HubId | None:
     """
     if model.startswith(HUB_SCHEME):
         return parse_hub_id(model, revision)
-    if "://" in model or model.endswith(".gguf") or Path(model).expanduser().exists():
+    if "://" in model or model.endswith(".gguf") or _path_of(model).exists():
         return None
     return parse_hub_id(model, revision)
 

@@ -70,3 +70,9 @@ def test_a_folder_of_that_name_comes_first_where_there_is_one(
 )
 def test_only_a_whole_commit_is_pinned(revision: str, is_pinned: bool) -> None:
     assert HubId("org/name", revision).is_pinned is is_pinned
+
+
+@pytest.mark.parametrize("model", ["~no-such-user-here/model", "x" * 5000 + "/model"])
+def test_a_name_that_cannot_be_looked_up_is_told(model: str) -> None:
+    with pytest.raises(StartupError, match="cannot be looked up"):
+        hub_id_of(model, None)
