@@ -17,19 +17,13 @@ from refectory_server.config import (
 )
 from refectory_server.engine.messages import AddRequest, ToEngine
 from refectory_server.errors import InvalidRequest, PromptTooLong, StartupError
-from refectory_server.runner.simulated_model_runner import simulated_num_tokens, simulated_token
-from refectory_server.runner.simulation import BYTE_ALPHABET
+from refectory_server.runner.simulated_model_runner import simulated_num_tokens
+from refectory_server.testing.simulated_profile import expected_text
 
 
 @pytest.fixture(scope="module")
 def llm() -> LLM:
     return LLM(simulate="instant", max_model_len=512)
-
-
-def expected_text(prompt: str, count: int) -> str:
-    ids = prompt.encode()
-    positions = range(len(ids), len(ids) + count)
-    return bytes(simulated_token(ids, p, BYTE_ALPHABET) for p in positions).decode()
 
 
 def test_answers_come_in_the_order_of_the_prompts(llm: LLM) -> None:
@@ -40,7 +34,7 @@ def test_answers_come_in_the_order_of_the_prompts(llm: LLM) -> None:
     for result, one in zip(results, params, strict=True):
         assert one.max_tokens is not None
         (answer,) = result.outputs
-        assert answer.text == expected_text(result.prompt or "", one.max_tokens)
+        assert answer.text == expected_text((result.prompt or "").encode(), one.max_tokens)
         assert (answer.index, answer.finish_reason) == (0, "length")
         assert len(answer.token_ids) == one.max_tokens
         assert result.finished
@@ -53,7 +47,7 @@ def test_a_lone_prompt_ids_and_dicts(llm: LLM) -> None:
         llm.generate(prompt, params, use_tqdm=False)[0].outputs[0].text
         for prompt in ("hello", {"prompt": "hello"}, {"prompt_token_ids": ids})
     ]
-    assert texts == [expected_text("hello", 5)] * 3
+    assert texts == [expected_text(b"hello", 5)] * 3
     (result,) = llm.generate({"prompt_token_ids": ids}, params, use_tqdm=False)
     assert (result.prompt, result.prompt_token_ids) == (None, ids)
 
@@ -63,7 +57,7 @@ def test_an_answer_ends_by_itself_and_at_a_stop_string(llm: LLM) -> None:
     (result,) = llm.generate("hello", use_tqdm=False)
     assert result.outputs[0].finish_reason == "stop"
     assert len(result.outputs[0].token_ids) == count
-    text = expected_text("hello", count - 1)
+    text = expected_text(b"hello", count - 1)
     stop = text[6:8]
     params = SamplingParams(stop=(stop,))
     (stopped,) = llm.generate("hello", params, use_tqdm=False)
@@ -145,7 +139,7 @@ def test_an_interrupted_call_leaves_nothing_behind(llm: LLM) -> None:
     finally:
         del llm._core.step
     (result,) = llm.generate("c", params, use_tqdm=False)
-    assert result.outputs[0].text == expected_text("c", 50)
+    assert result.outputs[0].text == expected_text(b"c", 50)
     llm._core.check_integrity()
     assert llm._core.step().stats.num_running == 0
 

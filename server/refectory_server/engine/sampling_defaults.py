@@ -6,7 +6,6 @@ Owns the file's keys and its validation. Does not know requests.
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from refectory_server.errors import InvalidRequest, StartupError
+from refectory_server.models.json_file import read_json_object
 from refectory_server.models.source import ModelFiles
 from refectory_server.sampling_params import SamplingParams
 
@@ -63,7 +63,7 @@ def load_sampling_defaults(files: ModelFiles, mode: Literal["auto", "vllm"]) -> 
     path = files.path / "generation_config.json"
     if mode == "vllm" or files.is_gguf or not path.is_file():
         return SamplingDefaults()
-    config = _read(path)
+    config = read_json_object(path, "GenerationConfigInvalid")
     values = {
         field: _number(path, key, config[key])
         for key, field in _FIELD_BY_KEY.items()
@@ -79,16 +79,6 @@ def load_sampling_defaults(files: ModelFiles, mode: Literal["auto", "vllm"]) -> 
             ", ".join(f"{field} {value:g}" for field, value in values.items()),
         )
     return SamplingDefaults(**values)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _invalid(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise _invalid(f"{path} holds a {type(config).__name__}, not an object")
-    return config
 
 
 def _number(path: Path, key: str, value: Any) -> Any:

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from refectory_server.errors import StartupError
 from refectory_server.models.gguf_config import read_gguf_config
 from refectory_server.models.gguf_file import GgufFile
+from refectory_server.models.json_file import read_json_object
 from refectory_server.models.source import ModelFiles
 
 GENERATION_CONFIG = "generation_config.json"
@@ -24,7 +23,7 @@ def read_hf_config(files: ModelFiles, gguf: GgufFile | None = None) -> dict[str,
     """
     if files.is_gguf:
         return read_gguf_config(gguf or GgufFile(files.path))
-    return read_json_object(files.path / "config.json")
+    return read_json_object(files.path / "config.json", "ModelInvalid")
 
 
 def read_eos_token_ids(files: ModelFiles, hf_config: dict[str, Any]) -> tuple[int, ...]:
@@ -32,7 +31,7 @@ def read_eos_token_ids(files: ModelFiles, hf_config: dict[str, Any]) -> tuple[in
     path = files.path / GENERATION_CONFIG
     sources = [hf_config]
     if not files.is_gguf and path.is_file():
-        sources.insert(0, read_json_object(path))
+        sources.insert(0, read_json_object(path, "ModelInvalid"))
     for source in sources:
         value = source.get("eos_token_id")
         if value is None:
@@ -49,13 +48,3 @@ def read_eos_token_ids(files: ModelFiles, hf_config: dict[str, Any]) -> tuple[in
 
 def _is_token_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise StartupError(f"cannot read {path}: {error}", reason="ModelInvalid") from error
-    if not isinstance(value, dict):
-        raise StartupError(f"{path} holds no JSON object", reason="ModelInvalid")
-    return value

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from refectory_server.errors import StartupError
-from refectory_server.models.hf_config import read_json_object
+from refectory_server.models.json_file import read_json_object
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -46,7 +46,8 @@ def safetensors_paths(folder: Path) -> list[Path]:
     Raises `StartupError` with reason `ModelInvalid` where there are none, or not all.
     """
     if (folder / INDEX_FILE).is_file():
-        names = index_file_names(read_json_object(folder / INDEX_FILE), str(folder / INDEX_FILE))
+        index = folder / INDEX_FILE
+        names = index_file_names(read_json_object(index, "ModelInvalid"), str(index))
         for name in names:
             if not os.path.isfile(folder / name):  # false, too, for what can be no name
                 raise _invalid(f"{folder / INDEX_FILE} names {name}, which is not there")

@@ -20,12 +20,13 @@ from refectory_server.engine.input_processor import InputProcessor, SamplingDefa
 from refectory_server.engine.messages import StepOutputs
 from refectory_server.runner.interface import ModelRunner, RunnerFacts
 from refectory_server.runner.simulated_model_runner import SimulatedModelRunner
+from refectory_server.runner.simulation import BYTE_ALPHABET
 from refectory_server.sampling_params import SamplingParams
 from refectory_server.tokenizer.byte_tokenizer import ByteTokenizer
 from refectory_server.tokenizer.chat_template import ChatTemplate
 from refectory_server.tokenizer.tokenizer import Tokenizer
 
-ALPHABET = tuple(b"abcdefghijklmnopqrstuvwxyz ")
+ALPHABET = BYTE_ALPHABET
 CHAT_TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}"

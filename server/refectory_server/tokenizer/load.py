@@ -17,6 +17,7 @@ from tokenizers import AddedToken
 
 from refectory_server.errors import StartupError
 from refectory_server.models.gguf_metadata import read_gguf_metadata
+from refectory_server.models.json_file import read_json_object
 from refectory_server.models.source import ModelFiles
 from refectory_server.tokenizer.bos_eos import set_added_bos_eos
 from refectory_server.tokenizer.chat_template import ChatTemplate
@@ -175,13 +176,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     """The object in `path`; empty where there is no such file."""
     if not path.is_file():
         return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _invalid(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise _invalid(f"{path} holds a {type(value).__name__}, not an object")
-    return value
+    return read_json_object(path, "TokenizerInvalid")
 
 
 def _token_text(entry: Any) -> str | None:

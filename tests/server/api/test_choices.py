@@ -12,19 +12,13 @@ import openai
 import pytest
 
 from refectory_server.config import SchedulerConfig
-from refectory_server.runner.simulated_model_runner import simulated_token
 from refectory_server.testing.simulated_app import SimulatedApp, running_server, simulated_app
-from refectory_server.testing.simulated_engine import ALPHABET
+from refectory_server.testing.simulated_profile import expected_text
 
 pytestmark = pytest.mark.anyio
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 CHAT_PROMPT = b"[user]hi[assistant]"
-
-
-def expected_text(prompt: bytes, num_tokens: int, seed: int = 0) -> str:
-    positions = range(len(prompt), len(prompt) + num_tokens)
-    return bytes(simulated_token(prompt, p, ALPHABET, seed=seed) for p in positions).decode()
 
 
 @pytest.fixture

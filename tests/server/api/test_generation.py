@@ -11,22 +11,15 @@ import httpx
 import openai
 import pytest
 
-from refectory_server.runner.simulated_model_runner import simulated_token
 from refectory_server.testing.simulated_app import SimulatedApp, running_server
-from refectory_server.testing.simulated_engine import ALPHABET
+from refectory_server.testing.simulated_profile import expected_text
 
 pytestmark = pytest.mark.anyio
 
 
-def said_after(prompt: bytes) -> str:
-    """The simulated model's first 5 tokens."""
-    positions = range(len(prompt), len(prompt) + 5)
-    return bytes(simulated_token(prompt, position, ALPHABET) for position in positions).decode()
-
-
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
-CHAT_TEXT = said_after(b"[user]hi[assistant]")
-COMPLETION_TEXT = said_after(b"hi")
+CHAT_TEXT = expected_text(b"[user]hi[assistant]", 5)
+COMPLETION_TEXT = expected_text(b"hi", 5)
 STOP = CHAT_TEXT[2:4]
 
 

@@ -14,23 +14,16 @@ import pytest
 from refectory_server.api.logprobs import chat_logprobs, completion_logprobs
 from refectory_server.core.scheduler_output import TokenLogprobs
 from refectory_server.engine.text_logprobs import TextLogprobs
-from refectory_server.runner.simulated_model_runner import simulated_token
 from refectory_server.testing.simulated_app import SimulatedApp, running_server
-from refectory_server.testing.simulated_engine import ALPHABET
+from refectory_server.testing.simulated_profile import expected_text
 from refectory_server.tokenizer.byte_tokenizer import ByteTokenizer
 
 pytestmark = pytest.mark.anyio
 
 
-def said_after(prompt: bytes) -> str:
-    """The simulated model's first 5 tokens."""
-    positions = range(len(prompt), len(prompt) + 5)
-    return bytes(simulated_token(prompt, position, ALPHABET) for position in positions).decode()
-
-
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
-CHAT_TEXT = said_after(b"[user]hi[assistant]")
-COMPLETION_TEXT = said_after(b"hi")
+CHAT_TEXT = expected_text(b"[user]hi[assistant]", 5)
+COMPLETION_TEXT = expected_text(b"hi", 5)
 LOGPROB = -math.log(27)
 """The simulated model's for every letter."""
 

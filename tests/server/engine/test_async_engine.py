@@ -23,24 +23,17 @@ from refectory_server.errors import (
     RequestFailed,
 )
 from refectory_server.runner.interface import RunnerFacts
-from refectory_server.runner.simulated_model_runner import simulated_token
 from refectory_server.sampling_params import SamplingParams
 from refectory_server.testing.simulated_engine import (
-    ALPHABET,
     RecordingObserver,
     simulated_engine,
     small_facts,
 )
+from refectory_server.testing.simulated_profile import expected_text
 
 
 def run(coroutine: Any) -> None:
     asyncio.run(asyncio.wait_for(coroutine, timeout=30))
-
-
-def expected_text(prompt: bytes, num_tokens: int) -> str:
-    """What the simulated runner says after `prompt`."""
-    positions = range(len(prompt), len(prompt) + num_tokens)
-    return bytes(simulated_token(tuple(prompt), p, ALPHABET) for p in positions).decode()
 
 
 async def collect(

@@ -17,25 +17,19 @@ from refectory_server.errors import (
     QueueFull,
     RequestFailed,
 )
-from refectory_server.runner.simulated_model_runner import simulated_token
 from refectory_server.sampling_params import SamplingParams
 from refectory_server.testing.simulated_engine import (
-    ALPHABET,
     RecordingObserver,
     SimulatedEngine,
     simulated_engine,
 )
+from refectory_server.testing.simulated_profile import expected_text
 
 Batch = list[tuple[bytes, SamplingParams]]
 
 
 def run(coroutine: Any) -> None:
     asyncio.run(asyncio.wait_for(coroutine, timeout=30))
-
-
-def expected_text(prompt: bytes, num_tokens: int, seed: int = 0) -> str:
-    positions = range(len(prompt), len(prompt) + num_tokens)
-    return bytes(simulated_token(prompt, p, ALPHABET, seed=seed) for p in positions).decode()
 
 
 async def read(
