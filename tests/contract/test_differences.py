@@ -10,15 +10,9 @@ import pytest
 
 from refectory_server.cli.serve import serve
 from refectory_server.cli.vllm_flags import VLLM_FLAGS
+from refectory_server.testing.markdown_table import quoted, table_rows
 
 PAGE = (Path(__file__).parents[2] / "docs" / "differences-from-vllm.md").read_text()
-
-
-def rows(heading: str) -> list[list[str]]:
-    """The cells of the table under a heading, its head left out."""
-    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
 def flags(cell: str) -> list[str]:
@@ -42,7 +36,7 @@ WITH_DEFAULT = [
         "Flags with another default",
         "Flags that vLLM does not have",
     )
-    for row in rows(heading)
+    for row in table_rows(PAGE, heading)
     for flag in flags(row[0])
 ]
 
@@ -59,8 +53,8 @@ def test_a_default_is_the_parsers(flag: str, default: str) -> None:
 
 def test_flags_without_effect_have_the_values_said() -> None:
     said = {
-        flag: re.findall(r"`([^`]+)`", values) or ["any"]
-        for cell, values in rows("Flags without effect here")
+        flag: quoted(values) or ["any"]
+        for cell, values in table_rows(PAGE, "Flags without effect here")
         for flag in flags(cell)
     }
     held = {
@@ -71,9 +65,11 @@ def test_flags_without_effect_have_the_values_said() -> None:
 
 
 def test_every_flag_is_on_the_page_once_and_absent_ones_are_absent() -> None:
-    without_effect = [f for row in rows("Flags without effect here") for f in flags(row[0])]
+    without_effect = [
+        f for row in table_rows(PAGE, "Flags without effect here") for f in flags(row[0])
+    ]
     listed = [flag for flag, _ in WITH_DEFAULT] + without_effect
     assert sorted(listed) == sorted(parser_flags())
-    absent = [f for row in rows("Flags that are absent") for f in flags(row[0])]
+    absent = [f for row in table_rows(PAGE, "Flags that are absent") for f in flags(row[0])]
     assert len(absent) > 5
     assert not set(absent) & set(parser_flags())
