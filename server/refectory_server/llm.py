@@ -79,7 +79,10 @@ class RequestOutput:
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     num_cached_tokens: int
+    num_preemptions: int
+    """How often one of the answers lost its KV blocks and was computed again."""
     metrics: RequestTimings
+    """Of the first answer."""
     finished: bool = True
 
 
@@ -283,6 +286,7 @@ class _Pending:
             self._prompt_token_ids,
             [self._completion(stream) for stream in self.streams],
             first.num_cached_tokens,
+            sum(stream.num_preemptions for stream in self.streams),
             first.timings(time.monotonic()),
         )
 

@@ -100,6 +100,22 @@ def test_times_and_cached_tokens_are_told(llm: LLM) -> None:
     assert 0 <= result.metrics.ttft_s <= result.metrics.e2e_s
 
 
+def test_preemptions_are_told() -> None:
+    # Each answer grows to 5 of the 8 blocks of 16 tokens.
+    llm = LLM(simulate="instant", num_gpu_blocks_override=8, enable_prefix_caching=False)
+    params = SamplingParams(max_tokens=60, ignore_eos=True)
+    prompts = ["first to arrive.", "last to arrive.."]
+    results = llm.generate(prompts, params, use_tqdm=False)
+    assert [result.num_preemptions for result in results] == [0, 1]
+    for result in results:
+        assert result.metrics.num_preemptions == result.num_preemptions
+        assert result.outputs[0].text == expected_text((result.prompt or "").encode(), 60)
+    # The choice that arrived last is the one that steps aside.
+    two = SamplingParams(n=2, seed=0, max_tokens=60, ignore_eos=True)
+    (result,) = llm.generate(prompts[0], two, use_tqdm=False)
+    assert (result.num_preemptions, result.metrics.num_preemptions) == (1, 0)
+
+
 def test_chat_takes_one_conversation_or_many(llm: LLM) -> None:
     conversation = [{"role": "user", "content": "hello"}]
     params = SamplingParams(max_tokens=4, ignore_eos=True)

@@ -71,6 +71,7 @@ class Tally:
             completion_tokens=num_output_tokens,
             total_tokens=num_prompt_tokens + num_output_tokens,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=num_cached_tokens),
+            num_preemptions=sum(delta.num_preemptions for delta in self._last.values()),
         )
 
 

@@ -33,6 +33,8 @@ class Usage(BaseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    num_preemptions: int
+    """How often a choice lost its KV blocks and was computed again: only time was lost."""
 
 
 FinishWord = Literal["stop", "length"]

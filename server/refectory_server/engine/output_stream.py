@@ -31,6 +31,7 @@ class TextDelta:
     num_prompt_tokens: int
     num_cached_tokens: int
     num_output_tokens: int
+    num_preemptions: int
     logprobs: tuple[TextLogprobs, ...] = ()
     """Of the tokens whose text is in this delta or before it, where asked for."""
     index: int = 0
@@ -58,6 +59,7 @@ class OutputStream:
         """Steps that brought tokens."""
         self.num_prompt_tokens = num_prompt_tokens
         self.num_cached_tokens = 0
+        self.num_preemptions = 0
         self._processor = processor
         self._arrival_time = arrival_time
         self._text = ""
@@ -68,7 +70,6 @@ class OutputStream:
         self._on_news = on_news
         self._has_delta = False
         self._num_output_tokens = 0
-        self._num_preemptions = 0
         self._scheduled_time: float | None = None
         self._first_token_time: float | None = None
         self._last_token_time: float | None = None
@@ -95,7 +96,7 @@ class OutputStream:
         if the output has tokens.
         """
         self.num_cached_tokens = output.num_cached_tokens
-        self._num_preemptions = output.num_preemptions
+        self.num_preemptions = output.num_preemptions
         if output.finish_reason in (FinishReason.ERROR, FinishReason.DEADLINE):
             self._finish_time = time
             self._refuse(output)
@@ -145,6 +146,7 @@ class OutputStream:
             num_prompt_tokens=self.num_prompt_tokens,
             num_cached_tokens=self.num_cached_tokens,
             num_output_tokens=self._num_output_tokens,
+            num_preemptions=self.num_preemptions,
             logprobs=tuple(self._logprobs),
             index=self.index,
         )
@@ -165,7 +167,7 @@ class OutputStream:
             num_prompt_tokens=self.num_prompt_tokens,
             num_cached_tokens=self.num_cached_tokens,
             num_output_tokens=self._num_output_tokens,
-            num_preemptions=self._num_preemptions,
+            num_preemptions=self.num_preemptions,
         )
 
     def _refuse(self, output: EngineOutput) -> None:
