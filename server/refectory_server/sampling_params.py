@@ -14,6 +14,8 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 256
 """Bounds on what each token is compared with, in threads that all requests share."""
+MAX_LOGIT_BIASES = 1024
+"""As in vLLM (`MAX_NUM_LOGIT_BIAS_TOKENS`); each choice of a request carries its own copy."""
 MAX_SEED = 2**63 - 1
 MAX_INT32 = 2**31 - 1
 
@@ -43,7 +45,7 @@ class SamplingParams:
     """Divides the logits above 0, and multiplies the others, of every token that prompt or output
     has (Keskar et al. 2019, "CTRL", section 4.1), [0.01, 100]."""
     logit_bias: dict[int, float] = field(default_factory=dict, hash=False)
-    """Token id to what is added to its logit, [-100, 100]."""
+    """Token id to what is added to its logit, [-100, 100]; at most 1024 of them."""
     allowed_token_ids: tuple[int, ...] = ()
     """The only tokens that may be chosen; empty: all."""
     seed: int | None = None
@@ -75,6 +77,12 @@ class SamplingParams:
         _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _check_number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+        if len(self.logit_bias) > MAX_LOGIT_BIASES:
+            raise InvalidRequest(
+                f"logit_bias has {len(self.logit_bias)} tokens; "
+                f"at most {MAX_LOGIT_BIASES} are allowed",
+                field="logit_bias",
+            )
         for token_id, bias in self.logit_bias.items():
             _check_int("a token id of logit_bias", token_id, 0, MAX_INT32, field="logit_bias")
             _check_number(f"logit_bias of token {token_id}", bias, -100.0, 100.0, "logit_bias")

@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from refectory_server.api.wording import show
+from refectory_server.sampling_params import MAX_LOGIT_BIASES, MAX_STOP_STRINGS
 
 MAX_INT32 = 2**31 - 1
 MAX_TEMPLATE_KWARGS_DEPTH = 16
@@ -42,6 +51,9 @@ def _as_bias(value: object) -> object:
     """JSON's keys are strings; here they are token ids. Ends at the first bad one."""
     if not isinstance(value, dict):
         return value
+    if len(value) > MAX_LOGIT_BIASES:
+        limits = {"max_length": MAX_LOGIT_BIASES, "actual_length": len(value)}
+        raise PydanticKnownError("too_long", {"field_type": "Dictionary", **limits})
     biases = {}
     for name, bias in value.items():
         is_id = name.isascii() and name.isdigit() and len(name) <= MAX_ID_DIGITS
@@ -57,6 +69,26 @@ def _as_bias(value: object) -> object:
             )
         biases[int(name)] = bias
     return biases
+
+
+def _check_num_parts(value: object, info: ValidationInfo) -> object:
+    """Refuse more than could fit before any is looked at: each takes microseconds."""
+    assert info.context is not None
+    max_model_len = info.context["max_model_len"]
+    num_parts = sum(map(_num_parts, value)) if isinstance(value, list) else 0
+    if num_parts > max_model_len:
+        raise PydanticCustomError(
+            "too_many_parts",
+            "has {count} messages and content parts; at most {limit} are allowed: the context is "
+            "{limit} tokens",
+            {"count": num_parts, "limit": max_model_len},
+        )
+    return value
+
+
+def _num_parts(message: object) -> int:
+    content = message.get("content") if isinstance(message, dict) else None
+    return 1 + len(content) if isinstance(content, list) else 1
 
 
 def _check_template_kwargs(value: dict[str, Any]) -> dict[str, Any]:
@@ -89,9 +121,22 @@ def _children(value: Any) -> list[Any]:
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
 # A list ends at its first bad item: pydantic would collect one error for each of millions.
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
-StopStrings = Annotated[list[str], Field(fail_fast=True), BeforeValidator(_as_list)]
+StopList = Annotated[list[str], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
+StopStrings = Annotated[StopList, BeforeValidator(_as_list, json_schema_input_type=str | StopList)]
 TemplateKwargs = Annotated[dict[str, Any], AfterValidator(_check_template_kwargs)]
-LogitBias = Annotated[dict[int, float], BeforeValidator(_as_bias)]
+LogitBias = Annotated[
+    dict[int, float],
+    BeforeValidator(_as_bias),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "propertyNames": {"pattern": f"^(0|[1-9][0-9]{{0,{MAX_ID_DIGITS - 1}}})$"},
+            "additionalProperties": {"type": "number"},
+            "maxProperties": MAX_LOGIT_BIASES,
+        }
+    ),
+]
+NoMoreThanFit = BeforeValidator(_check_num_parts)
 OnePrompt = Annotated[
     Annotated[str, Tag(TEXT_TAG)] | Annotated[TokenIds, Field(min_length=1), Tag(LIST_TAG)],
     Discriminator(text_or_list),
@@ -99,7 +144,11 @@ OnePrompt = Annotated[
 Prompt = Annotated[
     Annotated[str, Tag(TEXT_TAG)]
     | Annotated[TokenIds, Field(min_length=1), Tag(LIST_TAG)]
-    | Annotated[list[OnePrompt], Field(max_length=MAX_PROMPTS, fail_fast=True), Tag(PROMPTS_TAG)],
+    | Annotated[
+        list[OnePrompt],
+        Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True),
+        Tag(PROMPTS_TAG),
+    ],
     Discriminator(prompt_kind),
 ]
 """A text, token ids, or a list of such."""

@@ -7,6 +7,7 @@ an effect elsewhere is never ignored here. Knows no types of honoured fields.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from refectory_server.api.protocol import (
     CompletionRequest,
     GenerationRequest,
 )
-from refectory_server.api.wording import show, unknown_field_message
+from refectory_server.api.wording import not_served_message, show, unknown_field_message
 from refectory_server.errors import InvalidRequest
 
 CHAT_HONOURED = frozenset(ChatCompletionRequest.model_fields)
@@ -27,69 +28,78 @@ class WithoutEffect:
     """Values of a field that change nothing; null is always one of them."""
 
     accepts: Callable[[object], bool]
-    allowed: str
-    """Those values in words."""
+    refusal: Callable[[object], str]
+    """What is said of any other value, after the field's name."""
+    json_schema: dict[str, object]
 
 
-def _only(*values: object) -> WithoutEffect:
-    def accepts(value: object) -> bool:
-        return any(_is_same(value, allowed) for allowed in values)
+def _only(feature: str, *values: object) -> WithoutEffect:
+    """`feature`: what any other value asks for."""
+    allowed = " or ".join(map(json.dumps, [*values, None]))
+    return WithoutEffect(
+        lambda value: any(_is_same(value, one) for one in values),
+        lambda value: not_served_message(value, feature, allowed),
+        {"enum": [*values, None]},
+    )
 
-    return WithoutEffect(accepts, " or ".join([*map(show, values), "null"]))
 
-
-def _any(type_: type, words: str) -> WithoutEffect:
-    return WithoutEffect(lambda value: isinstance(value, type_), f"{words} or null")
+def _any(json_type: str) -> WithoutEffect:
+    python_type = {"boolean": bool, "object": dict, "string": str}[json_type]
+    return WithoutEffect(
+        lambda value: isinstance(value, python_type),
+        lambda value: f"is {show(value)}; this server accepts only any {json_type} or null",
+        {"type": [json_type, "null"]},
+    )
 
 
 SHARED_WITHOUT_EFFECT: dict[str, WithoutEffect] = {
     # Bookkeeping of OpenAI's platform.
-    "metadata": _any(dict, "any object"),
-    "prompt_cache_key": _any(str, "any string"),
-    "safety_identifier": _any(str, "any string"),
-    "service_tier": _any(str, "any string"),
-    "store": _only(False),
-    "user": _any(str, "any string"),
+    "metadata": _any("object"),
+    "prompt_cache_key": _any("string"),
+    "safety_identifier": _any("string"),
+    "service_tier": _any("string"),
+    "store": _only("stored completions", False),
+    "user": _any("string"),
     # Sampling at its neutral value.
-    "bad_words": _only([]),
-    "length_penalty": _only(1),
-    "prompt_logprobs": _only(),
-    "truncate_prompt_tokens": _only(),
-    "typical_p": _only(1),
-    "use_beam_search": _only(False),
+    "bad_words": _only("forbidden words", []),
+    "length_penalty": _only("beam search", 1),
+    "prompt_logprobs": _only("log-probabilities of the prompt"),
+    "truncate_prompt_tokens": _only("truncation of prompts"),
+    "typical_p": _only("typical sampling", 1),
+    "use_beam_search": _only("beam search", False),
     # Output in other forms.
-    "echo": _only(False),
-    "guided_choice": _only(),
-    "guided_grammar": _only(),
-    "guided_json": _only(),
-    "guided_regex": _only(),
-    "response_format": _only({"type": "text"}),
-    "return_token_ids": _only(False),
-    "spaces_between_special_tokens": _only(True),
-    "structured_outputs": _only(),
+    "echo": _only("the prompt's echo", False),
+    "guided_choice": _only("structured output"),
+    "guided_grammar": _only("structured output"),
+    "guided_json": _only("structured output"),
+    "guided_regex": _only("structured output"),
+    "response_format": _only("structured output", {"type": "text"}),
+    "return_token_ids": _only("token ids in answers", False),
+    "spaces_between_special_tokens": _only("special tokens without spaces between them", True),
+    "structured_outputs": _only("structured output"),
 }
 
 CHAT_WITHOUT_EFFECT: dict[str, WithoutEffect] = SHARED_WITHOUT_EFFECT | {
-    "add_special_tokens": _only(False),
-    "audio": _only(),
-    "chat_template": _only(),
-    "documents": _only([]),
-    "function_call": _only("none", "auto"),
-    "functions": _only([]),
-    "include_reasoning": _any(bool, "true or false"),
-    "modalities": _only(["text"]),
-    "parallel_tool_calls": _any(bool, "true or false"),
-    "prediction": _only(),
-    "reasoning_effort": _only("none"),
-    "tool_choice": _only("none", "auto"),
-    "tools": _only([]),
-    "verbosity": _only("medium"),
-    "web_search_options": _only(),
+    "add_special_tokens": _only("special tokens around the template's text", False),
+    "audio": _only("audio"),
+    "chat_template": _only("a request's own template"),
+    "documents": _only("documents", []),
+    "function_call": _only("tool calls", "none", "auto"),
+    "functions": _only("tool calls", []),
+    "include_reasoning": _any("boolean"),
+    "modalities": _only("output other than text", ["text"]),
+    "parallel_tool_calls": _any("boolean"),
+    "prediction": _only("predicted output"),
+    "reasoning_effort": _only("reasoning", "none"),
+    "tool_choice": _only("tool calls", "none", "auto"),
+    "tools": _only("tool calls", []),
+    "verbosity": _only("verbosity", "medium"),
+    "web_search_options": _only("web search"),
 }
 
 COMPLETION_WITHOUT_EFFECT: dict[str, WithoutEffect] = SHARED_WITHOUT_EFFECT | {
-    "add_special_tokens": _only(True),
-    "suffix": _only(""),
+    "add_special_tokens": _only("prompts without special tokens", True),
+    "suffix": _only("text before a suffix", ""),
 }
 
 
@@ -109,10 +119,7 @@ def keep_honoured(
                 field=name,
             )
         elif value is not None and not without_effect[name].accepts(value):
-            raise InvalidRequest(
-                f"{name} is {show(value)}; this server accepts only {without_effect[name].allowed}",
-                field=name,
-            )
+            raise InvalidRequest(f"{name} {without_effect[name].refusal(value)}", field=name)
     return honoured
 
 

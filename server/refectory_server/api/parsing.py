@@ -46,15 +46,18 @@ Model = TypeVar("Model", bound=RequestModel)
 Generation = TypeVar("Generation", bound=GenerationRequest)
 
 
-def parse_generation(request_class: type[Generation], body: Mapping[str, object]) -> Generation:
+def parse_generation(
+    request_class: type[Generation], body: Mapping[str, object], *, max_model_len: int
+) -> Generation:
     """Raises `InvalidRequest` for a field that is wrong, and for one that would be ignored."""
-    return parse(request_class, keep_honoured(body, request_class))
+    honoured = keep_honoured(body, request_class)
+    return parse(request_class, honoured, max_model_len=max_model_len)
 
 
-def parse(request_class: type[Model], body: Mapping[str, object]) -> Model:
+def parse(request_class: type[Model], body: Mapping[str, object], *, max_model_len: int) -> Model:
     """Raises `InvalidRequest` for the first field that is wrong, by its dotted path."""
     try:
-        return request_class.model_validate(body)
+        return request_class.model_validate(body, context={"max_model_len": max_model_len})
     except ValidationError as error:
         details = error.errors(include_url=False)[0]
         path = [str(part) for part in details["loc"] if part not in _TAGS]
@@ -70,6 +73,8 @@ def _message(path: str, details: ErrorDetails) -> str:
             return f"{path} is missing"
         case "unknown_field":
             return details["msg"] + (f" (in {path})" if path else "")
+        case "not_served":
+            return f"{path}.{context['name']} {details['msg']}"
         case "literal_error":
             return f"{path} is {value}; allowed is {context['expected'].replace('False', 'false')}"
         case "greater_than_equal":
@@ -79,9 +84,17 @@ def _message(path: str, details: ErrorDetails) -> str:
         case "too_short" | "string_too_short":
             return f"{path} is {value}; it must not be empty"
         case "too_long":
-            return f"{path} has {context['actual_length']} items; at most {context['max_length']}"
+            return (
+                f"{path} has {context['actual_length']} items; "
+                f"at most {context['max_length']} are allowed"
+            )
         case "string_too_long":
-            return f"{path} has {len(details['input'])} characters; at most {context['max_length']}"
+            return (
+                f"{path} has {len(details['input'])} characters; "
+                f"at most {context['max_length']} are allowed"
+            )
+        case "float_type" if type(details["input"]) is int:
+            return f"{path} is {value}; it must be a number of at most 1.8e308"
         case kind if kind in _ALLOWED:
             return f"{path} is {value}; it must be {_ALLOWED[kind]}"
         case _:
@@ -89,7 +102,7 @@ def _message(path: str, details: ErrorDetails) -> str:
 
 
 def _field(path: list[str], details: ErrorDetails) -> str | None:
-    if details["type"] == "unknown_field":
+    if details["type"] in ("unknown_field", "not_served"):
         path = [*path, details["ctx"]["name"][:MAX_SHOWN]]
     if details["type"] == "needs_messages":
         path = [details["ctx"]["name"]]

@@ -6,7 +6,8 @@ strict ("1" is no number, true is no integer); null means absent wherever a fiel
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, cast
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
@@ -17,6 +18,7 @@ from refectory_server.api.field_types import (
     PROMPTS_TAG,
     TEXT_TAG,
     LogitBias,
+    NoMoreThanFit,
     Prompt,
     StopStrings,
     TemplateKwargs,
@@ -24,18 +26,27 @@ from refectory_server.api.field_types import (
     prompt_kind,
     text_or_list,
 )
-from refectory_server.api.wording import unknown_field_message
+from refectory_server.api.wording import not_served_message, unknown_field_message
+from refectory_server.sampling_params import MAX_STOP_TOKEN_IDS
 
 DEFAULT_COMPLETION_TOKENS = 16
 """`max_tokens` of /v1/completions where the request has none, as in OpenAI's API."""
 
 
+def _describe_names(schema: dict[str, Any], model: type[RequestModel]) -> None:
+    """`_check_names` in the words of JSON Schema."""
+    schema["additionalProperties"] = False
+    schema["properties"] |= {name: {"enum": [None, []]} for name in model.droppable}
+
+
 class RequestModel(BaseModel):
     """Strict, and no field unheard of."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
-    droppable: ClassVar[frozenset[str]] = frozenset()
-    """Unsupported fields that are allowed when null or an empty list."""
+    model_config = ConfigDict(strict=True, frozen=True, json_schema_extra=_describe_names)
+    droppable: ClassVar[Mapping[str, str]] = {}
+    """Fields that are allowed when null or an empty list -> what they ask for otherwise."""
+    not_served: ClassVar[Mapping[tuple[str, str], str]] = {}
+    """Field and value that the API knows and this server does not -> what they ask for."""
 
     @model_validator(mode="before")
     @classmethod
@@ -43,15 +54,26 @@ class RequestModel(BaseModel):
         # Not pydantic's own check: it would collect one error for each of a million names.
         if not isinstance(value, dict):
             return value
+        for (name, refused), feature in cls.not_served.items():
+            if value.get(name) == refused:
+                allowed = " or ".join(map(repr, get_args(cls.model_fields[name].annotation)))
+                raise _not_served(name, refused, feature, allowed)
         for name, item in value.items():
-            if name not in cls.model_fields and (
-                name not in cls.droppable or (item is not None and item != [])
-            ):
+            if name in cls.model_fields:
+                continue
+            if name not in cls.droppable:
                 message = unknown_field_message(name, cls.model_fields)
                 raise PydanticCustomError(
                     "unknown_field", "{text}", {"text": message, "name": name}
                 )
+            if item is not None and item != []:
+                raise _not_served(name, item, cls.droppable[name], "null or []")
         return value
+
+
+def _not_served(name: str, value: object, feature: str, allowed: str) -> PydanticCustomError:
+    text = not_served_message(value, feature, allowed)
+    return PydanticCustomError("not_served", "{text}", {"text": text, "name": name})
 
 
 class StreamOptions(RequestModel):
@@ -79,7 +101,7 @@ class GenerationRequest(RequestModel):
     allowed_token_ids: Annotated[TokenIds, Field(min_length=1)] | None = None
     seed: int | None = None
     stop: StopStrings | None = None
-    stop_token_ids: TokenIds | None = None
+    stop_token_ids: Annotated[TokenIds, Field(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
@@ -119,6 +141,14 @@ class GenerationRequest(RequestModel):
 
 
 class TextPart(RequestModel):
+    not_served: ClassVar[Mapping[tuple[str, str], str]] = {
+        ("type", "audio_url"): "audio",
+        ("type", "file"): "files",
+        ("type", "image_url"): "images",
+        ("type", "input_audio"): "audio",
+        ("type", "refusal"): "refusals",
+        ("type", "video_url"): "video",
+    }
     type: Literal["text"]
     text: str
 
@@ -131,17 +161,19 @@ MessageContent = Annotated[
 
 class ChatMessage(RequestModel):
     # Clients send answers back as they got them.
-    droppable = frozenset(
-        {
-            "annotations",
-            "audio",
-            "function_call",
-            "reasoning",
-            "reasoning_content",
-            "refusal",
-            "tool_calls",
-        }
-    )
+    droppable: ClassVar[Mapping[str, str]] = {
+        "annotations": "annotations",
+        "audio": "audio",
+        "function_call": "tool calls",
+        "reasoning": "reasoning",
+        "reasoning_content": "reasoning",
+        "refusal": "refusals",
+        "tool_calls": "tool calls",
+    }
+    not_served: ClassVar[Mapping[tuple[str, str], str]] = {
+        ("role", "function"): "tool calls",
+        ("role", "tool"): "tool calls",
+    }
     role: Literal["system", "developer", "user", "assistant"]
     content: MessageContent
     name: str | None = None
@@ -156,7 +188,7 @@ class ChatMessage(RequestModel):
         return message if self.name is None else message | {"name": self.name}
 
 
-Messages = Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
+Messages = Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True), NoMoreThanFit]
 
 
 class TemplateFields(RequestModel):

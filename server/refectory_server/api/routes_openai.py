@@ -21,7 +21,7 @@ from refectory_server.api.answers import (
     CompletionAnswer,
     frames,
 )
-from refectory_server.api.body import read_json_object
+from refectory_server.api.body import decode_json_object, read_body
 from refectory_server.api.choices import Tally, collect
 from refectory_server.api.error_handlers import error_event
 from refectory_server.api.generation import Prompts, prepare
@@ -74,9 +74,11 @@ class OpenAIRoutes:
         service = self._service
 
         async def begin() -> tuple[GenerationRequest, InputProcessor, Prompts]:
-            wire = parse_generation(request_class, await read_json_object(request))
-            service.model_name(wire.model)
-            return wire, *await self._prepare(wire)
+            body = await read_body(request)
+            processor = service.input_processor()
+            # In a thread: large bodies take long, and everyone's tokens pass through this loop.
+            wire, prompts = await asyncio.to_thread(self._prepare, request_class, body, processor)
+            return wire, processor, prompts
 
         request_id = engine_request_id(request, id_prefix)
         wire, processor, prompts = await race(begin(), raise_when_stopped(service.lifecycle))
@@ -112,17 +114,15 @@ class OpenAIRoutes:
         )
         return json_response(answer.whole(whole))
 
-    async def _prepare(self, wire: GenerationRequest) -> tuple[InputProcessor, Prompts]:
-        processor = self._service.input_processor()
-        # In a thread: long prompts take long, and everyone else's tokens pass through this loop.
-        prompts = await asyncio.to_thread(
-            prepare,
-            wire,
-            processor,
-            self._service.config.scheduler,
-            max_model_len=self._service.engine.facts.max_model_len,
-        )
-        return processor, prompts
+    def _prepare(
+        self, request_class: type[GenerationRequest], body: bytes, processor: InputProcessor
+    ) -> tuple[GenerationRequest, Prompts]:
+        max_model_len = self._service.engine.facts.max_model_len
+        fields = decode_json_object(body)
+        wire = parse_generation(request_class, fields, max_model_len=max_model_len)
+        self._service.model_name(wire.model)
+        scheduler = self._service.config.scheduler
+        return wire, prepare(wire, processor, scheduler, max_model_len=max_model_len)
 
     def _card(self, name: str) -> ModelCard:
         return ModelCard(

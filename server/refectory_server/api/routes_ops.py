@@ -7,13 +7,16 @@ Knows no generation.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from refectory_server.api.body import read_json_object
+from refectory_server.api.body import decode_json_object, read_body
 from refectory_server.api.generation import encode_messages
 from refectory_server.api.parsing import parse
 from refectory_server.api.protocol import DetokenizeRequest, TokenizeRequest
@@ -29,6 +32,8 @@ from refectory_server.engine.client import EngineState
 from refectory_server.engine.input_processor import InputProcessor
 from refectory_server.metrics import num_waiting
 from refectory_server.version import __version__
+
+TokensRequest = TypeVar("TokensRequest", TokenizeRequest, DetokenizeRequest)
 
 
 class OpsRoutes:
@@ -94,28 +99,40 @@ class OpsRoutes:
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def tokenize(self, request: Request) -> Response:
-        wire = parse(TokenizeRequest, await read_json_object(request))
-        self._service.model_name(wire.model)
-        processor = self._service.input_processor()
-        tokens = await asyncio.to_thread(_tokenize, wire, processor)
-        max_model_len = self._service.engine.facts.max_model_len
-        return json_response(
-            TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=max_model_len)
-        )
+        return await self._answer_in_thread(request, TokenizeRequest, self._tokenize)
 
     async def detokenize(self, request: Request) -> Response:
-        wire = parse(DetokenizeRequest, await read_json_object(request))
-        self._service.model_name(wire.model)
+        return await self._answer_in_thread(request, DetokenizeRequest, self._detokenize)
+
+    async def _answer_in_thread(
+        self,
+        request: Request,
+        request_class: type[TokensRequest],
+        answer: Callable[[TokensRequest, InputProcessor], BaseModel],
+    ) -> Response:
+        """Decode, check and answer off the event loop: large bodies take long."""
+        body = await read_body(request)
         processor = self._service.input_processor()
-        text = await asyncio.to_thread(processor.detokenize, wire.tokens)
-        return json_response(DetokenizeResponse(prompt=text))
+        max_model_len = self._service.engine.facts.max_model_len
+
+        def work() -> BaseModel:
+            wire = parse(request_class, decode_json_object(body), max_model_len=max_model_len)
+            self._service.model_name(wire.model)
+            return answer(wire, processor)
+
+        return json_response(await asyncio.to_thread(work))
+
+    def _tokenize(self, wire: TokenizeRequest, processor: InputProcessor) -> TokenizeResponse:
+        if wire.prompt is None:
+            tokens = encode_messages(wire.messages or [], wire, processor)
+        else:
+            adds = wire.add_special_tokens is not False
+            tokens = processor.encode_prompt(wire.prompt, add_special_tokens=adds)
+        max_model_len = self._service.engine.facts.max_model_len
+        return TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=max_model_len)
+
+    def _detokenize(self, wire: DetokenizeRequest, processor: InputProcessor) -> DetokenizeResponse:
+        return DetokenizeResponse(prompt=processor.detokenize(wire.tokens))
 
     def _ready_response(self, body: ReadyResponse, status_code: int) -> Response:
         return json_response(body.model_dump_json(exclude_none=True), status_code)
-
-
-def _tokenize(wire: TokenizeRequest, processor: InputProcessor) -> list[int]:
-    adds = wire.add_special_tokens
-    if wire.prompt is not None:
-        return processor.encode_prompt(wire.prompt, add_special_tokens=adds is not False)
-    return encode_messages(wire.messages or [], wire, processor)

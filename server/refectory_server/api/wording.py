@@ -30,6 +30,11 @@ def show(value: object) -> str:
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 
+def not_served_message(value: object, feature: str, allowed: str) -> str:
+    """What follows the name of a field whose value asks for something that is not built."""
+    return f"is {show(value)}; this server does not serve {feature} and accepts only {allowed}"
+
+
 def unknown_field_message(name: str, *known: Iterable[str]) -> str:
     """`known` are groups of names; the nearest one is looked for in each in turn."""
     matches = (difflib.get_close_matches(name[:MAX_SHOWN], group, n=1) for group in known)

@@ -123,6 +123,7 @@ class InputProcessor:
                 f"allowed: the context is {max_model_len} tokens, one is kept for the output",
                 field=prompt_field,
             )
+        self._check_leaves_tokens(params)
         self._check_ids(params.logit_bias, "logit_bias")
         self._check_ids(params.allowed_token_ids, "allowed_token_ids")
         self._check_ids(params.stop_token_ids, "stop_token_ids")
@@ -141,6 +142,26 @@ class InputProcessor:
                     f"{max_model_len} tokens and {prompt_field} has {num_prompt_tokens}",
                     field=field,
                 )
+
+    def _check_leaves_tokens(self, params: SamplingParams) -> None:
+        """Refuse masks that name more tokens than there are, or forbid them all."""
+        num_allowed = len(params.allowed_token_ids)
+        vocab_size = self._facts.vocab_size
+        if num_allowed > vocab_size:
+            raise InvalidRequest(
+                f"allowed_token_ids has {num_allowed} ids; at most {vocab_size} are allowed, the "
+                "vocabulary's size",
+                field="allowed_token_ids",
+            )
+        if not params.min_tokens:
+            return
+        ends = {*params.stop_token_ids, *(() if params.ignore_eos else self._facts.eos_token_ids)}
+        if all(token_id in ends for token_id in params.allowed_token_ids or range(vocab_size)):
+            raise InvalidRequest(
+                f"min_tokens is {params.min_tokens}; only 0 is allowed, as all tokens that may be "
+                "chosen would end the text",
+                field="min_tokens",
+            )
 
     def _check_ids(self, token_ids: Collection[int], field: str) -> None:
         vocab_size = self._facts.vocab_size

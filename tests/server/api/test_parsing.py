@@ -44,6 +44,11 @@ USER = {"role": "user", "content": "hi"}
         ({"min_p": 1.1}, "min_p", "min_p is 1.1; allowed is [0, 1]"),
         ({"seed": 2**63}, "seed", f"seed is {2**63}; allowed is [{-(2**63)}, {2**63 - 1}]"),
         ({"seed": 10**100}, "seed", None),
+        (
+            {"temperature": 10**400},
+            "temperature",
+            "temperature is an integer of 1329 bits; it must be a number of at most 1.8e308",
+        ),
         ({"n": 0}, "n", "n is 0; allowed is [1, 128]"),
         ({"n": 129}, "n", "n is 129; allowed is [1, 128]"),
         ({"n": True}, "n", "n is true; it must be an integer"),
@@ -146,7 +151,7 @@ USER = {"role": "user", "content": "hi"}
         (
             {"stop": list("abcdefghijklmnopq")},
             "stop",
-            "stop has 17 strings; at most 16 are allowed",
+            "stop has 17 items; at most 16 are allowed",
         ),
         (
             {"stop": ["a", "b" * 1025]},
@@ -163,7 +168,7 @@ USER = {"role": "user", "content": "hi"}
         (
             {"stop_token_ids": [3] * 257},
             "stop_token_ids",
-            "stop_token_ids has 257 ids; at most 256 are allowed",
+            "stop_token_ids has 257 items; at most 256 are allowed",
         ),
         ({"ignore_eos": 1}, "ignore_eos", "ignore_eos is 1; it must be true or false"),
         ({"stream": "true"}, "stream", "stream is 'true'; it must be true or false"),
@@ -193,7 +198,7 @@ USER = {"role": "user", "content": "hi"}
         (
             {"cache_salt": "s" * 257},
             "cache_salt",
-            "cache_salt has 257 characters; at most 256",
+            "cache_salt has 257 characters; at most 256 are allowed",
         ),
         ({"model": 5}, "model", "model is 5; it must be a string"),
         ({"messages": None}, "messages", "messages is null; it must be a list"),
@@ -214,7 +219,23 @@ USER = {"role": "user", "content": "hi"}
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             "messages.0.content.0.type",
-            "messages.0.content.0.type is 'image_url'; allowed is 'text'",
+            "messages.0.content.0.type is 'image_url'; this server does not serve images and "
+            "accepts only 'text'",
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+                ]
+            },
+            "messages.0.content.0.type",
+            "messages.0.content.0.type is 'image_url'; this server does not serve images and "
+            "accepts only 'text'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "hologram", "text": ""}]}]},
+            "messages.0.content.0.type",
+            "messages.0.content.0.type is 'hologram'; allowed is 'text'",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]},
@@ -224,7 +245,19 @@ USER = {"role": "user", "content": "hi"}
         (
             {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]},
             "messages.0.tool_calls",
-            "'tool_calls' is not a field of this request (in messages.0)",
+            "messages.0.tool_calls is a list of 1; this server does not serve tool calls and "
+            "accepts only null or []",
+        ),
+        (
+            {"messages": [USER, {"role": "tool", "tool_call_id": "c", "content": "x"}]},
+            "messages.1.role",
+            "messages.1.role is 'tool'; this server does not serve tool calls and accepts only "
+            "'system' or 'developer' or 'user' or 'assistant'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x", "tool_call": None}]},
+            "messages.0.tool_call",
+            "'tool_call' is not a field of this request (in messages.0)",
         ),
         (
             {"continue_final_message": True},
@@ -268,7 +301,7 @@ async def test_chat(
         ({"prompt": ""}, "prompt", "prompt is empty; at least one token is needed"),
         ({"prompt": []}, "prompt", "prompt is []; it must not be empty"),
         ({"prompt": 5}, "prompt", "prompt is 5; it must be a string"),
-        ({"prompt": ["a"] * 129}, "prompt", "prompt has 129 items; at most 128"),
+        ({"prompt": ["a"] * 129}, "prompt", "prompt has 129 items; at most 128 are allowed"),
         ({"prompt": ["a", 5]}, "prompt.1", "prompt.1 is 5; it must be a string"),
         ({"prompt": [[1], []]}, "prompt.1", "prompt.1 is []; it must not be empty"),
         ({"prompt": [[1], [2, "x"]]}, "prompt.1.1", "prompt.1.1 is 'x'; it must be an integer"),
@@ -377,7 +410,7 @@ async def test_tokens(
         (b'{"prompt": "\\ud800"}', "the body is not valid JSON: "),
         (b'{"prompt": "\\udc00 x"}', "the body is not valid JSON: "),
         (b"[" * 100_000, "the body is not valid JSON: it is nested too deeply"),
-        (b'{"prompt":' * 100_000, "the body is not valid JSON: it is nested too deeply"),
+        (b'{"prompt":' * 10_000, "the body is not valid JSON: it is nested too deeply"),
         (b"[]", "the body is a JSON array; it must be an object"),
         (b'"text"', "the body is a JSON string; it must be an object"),
         (b"null", "the body is a JSON null; it must be an object"),

@@ -63,7 +63,7 @@ def ask(body: dict[str, Any], scheduler: SchedulerConfig | None = None) -> Promp
         async with simulated_engine() as simulated:
             request_class = ChatCompletionRequest if "messages" in body else CompletionRequest
             return prepare(
-                parse_generation(request_class, body),
+                parse_generation(request_class, body, max_model_len=FACTS.max_model_len),
                 simulated.engine.input_processor,
                 scheduler or SchedulerConfig(),
                 max_model_len=FACTS.max_model_len,
