@@ -73,6 +73,7 @@ def test_from_an_empty_disk_to_an_answer_and_again_without_a_network(
         )
         from_hub = completion(server.url)
         assert "downloading org/tiny@v1: " in server.output
+        assert "\r" not in server.output  # a bar is for terminals
     # Every pod's disk keeps it: a hub that is down later is no reason not to start.
     hub.faults = HubFaults(num_failing_requests=1000)
     with server_process("org/tiny", "--revision=v1", FEW_BLOCKS, env=environ) as server:

@@ -13,6 +13,7 @@ import logging
 import sys
 from pathlib import Path
 
+from refectory_server.cli.startup_bar import has_startup_bar
 from refectory_server.config import ServerConfig
 from refectory_server.errors import StartupError
 from refectory_server.models.hub_id import HubId
@@ -21,8 +22,8 @@ from refectory_server.runner.interface import ReportProgress
 logger = logging.getLogger(__name__)
 
 DOWNLOAD_PHASE = "download"
-_LOG_STEPS = 20
-"""The log has a line each time so many parts of the whole have come."""
+_NUM_LOG_LINES = 20
+"""The log has a line each time another of so many parts has come, unless a bar shows it."""
 
 
 async def download_model(
@@ -53,7 +54,8 @@ async def download_model(
         start_new_session=True,
     )
     try:
-        folder = await _follow(process, hub_id, report)
+        num_log_lines = 0 if has_startup_bar(config.api) else _NUM_LOG_LINES
+        folder = await _follow(process, hub_id, report, num_log_lines)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -62,7 +64,7 @@ async def download_model(
 
 
 async def _follow(
-    process: asyncio.subprocess.Process, hub_id: HubId, report: ReportProgress
+    process: asyncio.subprocess.Process, hub_id: HubId, report: ReportProgress, num_log_lines: int
 ) -> Path:
     assert process.stdout is not None
     num_told = 0
@@ -73,8 +75,8 @@ async def _follow(
         if "reason" in message:
             raise StartupError(message["message"], reason=message["reason"])
         report(DOWNLOAD_PHASE, message["progress"])
-        if int(message["progress"] * _LOG_STEPS) > num_told:
-            num_told = int(message["progress"] * _LOG_STEPS)
+        if int(message["progress"] * num_log_lines) > num_told:
+            num_told = int(message["progress"] * num_log_lines)
             logger.info("downloading %s: %.0f %%", hub_id, message["progress"] * 100)
     raise StartupError(
         f"the download of model {hub_id} ended with exit code {await process.wait()}",

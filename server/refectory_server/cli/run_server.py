@@ -18,6 +18,7 @@ from refectory_server.api.metrics_server import MetricsServer
 from refectory_server.api.server import HttpServer
 from refectory_server.api.service import served_model_names
 from refectory_server.cli.local_model import LocalModel
+from refectory_server.cli.startup_bar import startup_bar
 from refectory_server.config import ServerConfig
 from refectory_server.engine.async_engine import AsyncEngine
 from refectory_server.engine.client import EngineState
@@ -65,7 +66,8 @@ async def run_server(config: ServerConfig) -> int:
             metrics_server.start()
         await engine.start()
         supervisor = asyncio.create_task(_supervise(engine, text_side, server, config, started))
-        exit_code = await server.serve()
+        async with startup_bar(engine, config.api):
+            exit_code = await server.serve()
         supervisor.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await supervisor  # raises what kept the engine from starting, or killed it
