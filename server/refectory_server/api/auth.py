@@ -57,7 +57,8 @@ class AuthMiddleware:
             await self._app(scope, receive, send)
             return
         error = Unauthorized("the request needs a valid key: Authorization: Bearer <key>")
-        await error_reply(error).response()(scope, receive, send)
+        reply = error_reply(error, request_id=scope["state"]["request_id"])
+        await reply.response()(scope, receive, send)
 
     def _is_known(self, scope: Scope) -> bool:
         header = Headers(scope=scope).get("authorization", "")

@@ -1,7 +1,7 @@
 """Exceptions -> status codes and OpenAI's error object: the only place that knows both.
 
 Does not know routes or the engine's insides. Bad input never ends as a 500; a 500 means that
-something here is wrong, and only then is a traceback logged.
+something here is wrong, and only then is a traceback logged, which clients do not see.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+MAX_MESSAGE_CHARS = 1000
+"""A value that a message repeats may be megabytes."""
 ENGINE_DEAD_TEXT = "the engine is dead and the server about to end; another replica can serve this"
 
 
@@ -57,7 +59,7 @@ class ErrorReply:
         return response
 
 
-def error_reply(error: Exception) -> ErrorReply:
+def error_reply(error: Exception, *, request_id: str) -> ErrorReply:
     """The one map. The most special class comes first."""
     text = str(error)
     match error:
@@ -84,18 +86,16 @@ def error_reply(error: Exception) -> ErrorReply:
             return _reply(503, ENGINE_DEAD_TEXT, SERVER, "engine_dead")
         case Unavailable():
             return _reply(503, text, SERVER, error.code, headers=_retry_after(error.retry_after_s))
-        case RequestFailed():
-            return _reply(500, text, SERVER, "request_failed")
         case _:
-            text = "internal error; the server's log says more under this X-Request-Id"
-            return _reply(500, text, SERVER, "internal_error")
+            # What went wrong is for the log: it may hold paths, internals and others' data.
+            text = f"the request failed inside the server; its log says more under {request_id}"
+            code = "request_failed" if isinstance(error, RequestFailed) else "internal_error"
+            return _reply(500, text, SERVER, code)
 
 
-def error_event(error: Exception) -> bytes:
+def error_event(error: Exception, *, request_id: str) -> bytes:
     """The same error object as the last event of a stream that has begun."""
-    reply = error_reply(error)
-    if reply.body.error.code == "internal_error":
-        logger.error("a stream failed", exc_info=error)
+    reply = _logged_reply(error, request_id)
     return event(reply.body.model_dump_json())
 
 
@@ -125,12 +125,20 @@ class UnexpectedErrorMiddleware:
         except Exception as error:
             if is_started or scope["type"] != "http":
                 raise
-            logger.exception("%s %s failed", scope["method"], scope["path"])
-            await error_reply(error).response()(scope, receive, send)
+            reply = _logged_reply(error, scope["state"]["request_id"])
+            await reply.response()(scope, receive, send)
 
 
 async def _handle(request: Request, error: Exception) -> Response:
-    return error_reply(error).response()
+    return _logged_reply(error, request.state.request_id).response()
+
+
+def _logged_reply(error: Exception, request_id: str) -> ErrorReply:
+    """A failure that is this server's own is logged with its traceback."""
+    reply = error_reply(error, request_id=request_id)
+    if reply.status == 500:
+        logger.error("request %s failed: %s", request_id, error, exc_info=error)
+    return reply
 
 
 async def _handle_no_route(request: Request, error: Exception) -> Response:
@@ -163,5 +171,7 @@ def _reply(
     param: str | None = None,
     headers: dict[str, str] | None = None,
 ) -> ErrorReply:
+    if len(message) > MAX_MESSAGE_CHARS:
+        message = message[:MAX_MESSAGE_CHARS] + "..."
     detail = ErrorDetail(message=message, type=type_, param=param, code=code)
     return ErrorReply(status, ErrorBody(error=detail), headers or {})

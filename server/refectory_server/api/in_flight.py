@@ -46,7 +46,8 @@ class InFlightMiddleware:
             self._lifecycle.request_started()
         except Unavailable as error:
             self._on_rejected(error.code)
-            await error_reply(error).response()(scope, receive, closing_send)
+            reply = error_reply(error, request_id=scope["state"]["request_id"])
+            await reply.response()(scope, receive, closing_send)
             return
         try:
             await self._app(scope, receive, closing_send)

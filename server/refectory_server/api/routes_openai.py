@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -104,7 +105,7 @@ class OpenAIRoutes:
             return EventStream(
                 frames(answer, batches, tally),
                 service.lifecycle,
-                error_event=error_event,
+                error_event=partial(error_event, request_id=request.state.request_id),
                 times=service.times,
             )
         whole = await race(

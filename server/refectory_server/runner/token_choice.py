@@ -45,6 +45,7 @@ def _choose_one_by_one(
         try:
             alone = _choose(logits[index : index + 1], (request,))
         except Exception as error:
+            logger.exception("request %s: sampling failed", request.request_id)
             output.errors[request.request_id] = f"sampling failed: {type(error).__name__}: {error}"
             continue
         output.sampled_token_ids.update(alone.sampled_token_ids)

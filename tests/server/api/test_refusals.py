@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ from refectory_server.api.body import BodyStalled, BodyTooLarge
 from refectory_server.api.error_handlers import ENGINE_DEAD_TEXT, Unauthorized, error_reply
 from refectory_server.api.lifecycle import Unavailable
 from refectory_server.config import ApiConfig, SchedulerConfig
+from refectory_server.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from refectory_server.errors import (
     DeadlineExceeded,
     EngineDead,
@@ -26,6 +28,7 @@ from refectory_server.testing.simulated_app import SimulatedApp, simulated_app
 pytestmark = pytest.mark.anyio
 
 BODY = {"prompt": "hi", "max_tokens": 2}
+FAILED_TEXT = "the request failed inside the server; its log says more under r1"
 
 
 @pytest.mark.parametrize(
@@ -53,10 +56,10 @@ BODY = {"prompt": "hi", "max_tokens": 2}
 def test_the_map(
     error: Exception, status: int, type_: str, code: str | None, param: str | None
 ) -> None:
-    reply = error_reply(error)
+    reply = error_reply(error, request_id="r1")
     assert reply.status == status
-    # How an engine died is for the log: it may hold paths and internals.
-    message = ENGINE_DEAD_TEXT if isinstance(error, EngineDead) else "x"
+    # How an engine died or a request failed is for the log: it may hold paths and internals.
+    message = {EngineDead: ENGINE_DEAD_TEXT, RequestFailed: FAILED_TEXT}.get(type(error), "x")
     assert reply.body.model_dump() == {
         "error": {"message": message, "type": type_, "param": param, "code": code}
     }
@@ -64,9 +67,53 @@ def test_the_map(
 
 def test_what_nobody_foresaw_says_nothing_of_the_inside() -> None:
     for error in (KeyError("secret"), HTTPException(418, "secret")):
-        reply = error_reply(error)
+        reply = error_reply(error, request_id="r1")
         assert (reply.status, reply.body.error.code) == (500, "internal_error")
-        assert "secret" not in reply.body.error.message
+        assert reply.body.error.message == FAILED_TEXT
+
+
+def test_a_message_has_an_end() -> None:
+    reply = error_reply(InvalidRequest("x" * 5000), request_id="r1")
+    assert reply.body.error.message == "x" * 1000 + "..."
+
+
+@pytest.mark.parametrize(("stream", "num_good"), [(False, 0), (True, 0), (True, 2)])
+async def test_a_failed_request_tells_its_id_and_the_log_the_rest(
+    api: SimulatedApp,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    stream: bool,
+    num_good: int,
+) -> None:
+    runner = api.behind.runner
+    execute, num_left = runner.execute_model, [num_good]
+
+    def fail_at_last(step: SchedulerOutput) -> ModelRunnerOutput:
+        output = execute(step)
+        num_left[0] -= 1
+        if num_left[0] >= 0:
+            return output
+        failed = dict.fromkeys(output.sampled_token_ids, "sampling failed: ValueError: secret")
+        return ModelRunnerOutput(errors=failed)
+
+    monkeypatch.setattr(runner, "execute_model", fail_at_last)
+    answer = await api.client.post(
+        "/v1/completions",
+        json={**BODY, "stream": stream, "max_tokens": 9},
+        headers={"X-Request-Id": "r1"},
+    )
+    assert answer.status_code == (200 if num_good else 500)
+    last = answer.text.strip().rpartition("data: ")[2]
+    assert json.loads(last) == {
+        "error": {
+            "message": FAILED_TEXT,
+            "type": "server_error",
+            "param": None,
+            "code": "request_failed",
+        }
+    }
+    assert "request r1 failed: sampling failed: ValueError: secret" in caplog.text
+    assert api.engine.stats.num_running == api.engine.num_in_flight == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
