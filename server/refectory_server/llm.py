@@ -30,16 +30,18 @@ from refectory_server.engine.messages import AbortRequests, AddRequest, choice_i
 from refectory_server.engine.output_processor import OutputProcessor
 from refectory_server.engine.output_stream import OutputStream
 from refectory_server.engine.text_logprobs import TextLogprobs
-from refectory_server.errors import InvalidRequest
+from refectory_server.llm_inputs import (
+    Message,
+    Prompt,
+    list_conversations,
+    list_params,
+    list_prompts,
+)
 from refectory_server.models.source import hub_id_of
 from refectory_server.runner.load import load_runner
 from refectory_server.sampling_params import SamplingParams
 from refectory_server.text_side import TextSide
 from refectory_server.tokenizer.tokenizer import Tokenizer
-
-Prompt = str | Mapping[str, Any]
-"""Text, or vLLM's `{"prompt": text}` or `{"prompt_token_ids": ids}`."""
-Message = Mapping[str, Any]
 
 _GROUPS = (ModelConfig, SimulatorConfig, CacheConfig, SchedulerConfig)
 _UNLIMITED = 2**31 - 1
@@ -126,9 +128,10 @@ class LLM:
         Raises `InvalidRequest`, before anything is computed, if any prompt cannot be served. A
         failure of one request later is its `finish_reason` "error"; the others go on.
         """
-        if isinstance(prompts, str | Mapping):
-            prompts = [prompts]
-        encoded = [self._encode(prompt) for prompt in prompts]
+        encoded = [
+            (text, self._input_processor.encode_prompt(text or "") if ids is None else ids)
+            for text, ids in list_prompts(prompts)
+        ]
         return self._run(encoded, sampling_params, use_tqdm)
 
     def chat(
@@ -142,9 +145,6 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answers to one conversation or to a list of them; otherwise like `generate`."""
-        conversations: Any = messages
-        if messages and isinstance(messages[0], Mapping):
-            conversations = [messages]
         encoded = [
             (
                 None,
@@ -155,24 +155,9 @@ class LLM:
                     continue_final_message=continue_final_message,
                 ),
             )
-            for conversation in conversations
+            for conversation in list_conversations(messages)
         ]
         return self._run(encoded, sampling_params, use_tqdm)
-
-    def _encode(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        match prompt:
-            case str():
-                return prompt, self._input_processor.encode_prompt(prompt)
-            case {"prompt_token_ids": token_ids}:
-                return prompt.get("prompt"), list(token_ids)
-            case {"prompt": str(text)}:
-                return text, self._input_processor.encode_prompt(text)
-            case _:
-                raise InvalidRequest(
-                    f"a prompt is {prompt!r:.80}; allowed are a string and a dict with "
-                    "'prompt' or 'prompt_token_ids'",
-                    field="prompt",
-                )
 
     def _run(
         self,
@@ -180,7 +165,10 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool,
     ) -> list[RequestOutput]:
-        params = self._params_for(len(encoded), sampling_params)
+        params = list_params(
+            self.get_default_sampling_params() if sampling_params is None else sampling_params,
+            len(encoded),
+        )
         for (_, prompt_token_ids), one in zip(encoded, params, strict=True):
             self._input_processor.check(prompt_token_ids, one)
         pending = [
@@ -217,21 +205,6 @@ class LLM:
             for stream in open_streams.values():
                 stream.fail("the queue was full")
             open_streams.clear()
-
-    def _params_for(
-        self, count: int, sampling_params: SamplingParams | Sequence[SamplingParams] | None
-    ) -> list[SamplingParams]:
-        if sampling_params is None:
-            return [self.get_default_sampling_params()] * count
-        if isinstance(sampling_params, SamplingParams):
-            return [sampling_params] * count
-        if len(sampling_params) != count:
-            raise InvalidRequest(
-                f"there are {len(sampling_params)} sampling_params for {count} prompts; "
-                "give one for all, or one for each",
-                field="sampling_params",
-            )
-        return list(sampling_params)
 
 
 class _Pending:

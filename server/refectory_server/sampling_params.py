@@ -5,7 +5,11 @@ Knows no tensors and no HTTP. The API, `LLM` and the engine's messages all carry
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
 
 from refectory_server.errors import InvalidRequest
 
@@ -24,7 +28,8 @@ MAX_INT32 = 2**31 - 1
 class SamplingParams:
     """Sampling of one request.
 
-    Raises `InvalidRequest`, naming field, value and range, for anything out of range.
+    Sequences become tuples; a lone string for `stop` is one stop string. Raises `InvalidRequest`,
+    naming field, value and what is allowed, for anything else or out of range.
     """
 
     n: int = 1
@@ -46,7 +51,7 @@ class SamplingParams:
     has (Keskar et al. 2019, "CTRL", section 4.1), [0.01, 100]."""
     logit_bias: dict[int, float] = field(default_factory=dict, hash=False)
     """Token id to what is added to its logit, [-100, 100]; at most 1024 of them."""
-    allowed_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: Sequence[int] = ()
     """The only tokens that may be chosen; empty: all."""
     seed: int | None = None
     """Key of the counter-based random numbers. Drawn at arrival where None."""
@@ -54,11 +59,11 @@ class SamplingParams:
     """Output tokens at most; None: as many as context and KV cache hold."""
     min_tokens: int = 0
     """Output tokens before anything but `max_tokens` may end the request."""
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
     """Strings that end the text; they are not part of it."""
     include_stop_str_in_output: bool = False
     """They, and the text of an end token, are part of it all the same."""
-    stop_token_ids: tuple[int, ...] = ()
+    stop_token_ids: Sequence[int] = ()
     """Token ids that end the request, like the model's own end tokens."""
     ignore_eos: bool = False
     """Go on past the model's end tokens (benchmarks)."""
@@ -69,6 +74,9 @@ class SamplingParams:
     They are the model's own, before penalties and temperature."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        for name in ("allowed_token_ids", "stop_token_ids"):
+            object.__setattr__(self, name, as_token_ids(name, getattr(self, name)))
         _check_int("n", self.n, 1, MAX_CHOICES)
         _check_number("temperature", self.temperature, 0.0, 2.0)
         _check_number("top_p", self.top_p, 0.0, 1.0, low_open=True)
@@ -77,6 +85,12 @@ class SamplingParams:
         _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _check_number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+        if not isinstance(self.logit_bias, Mapping):
+            raise InvalidRequest(
+                f"logit_bias is {self.logit_bias!r:.80}; it must be a dict of token ids and "
+                "numbers",
+                field="logit_bias",
+            )
         if len(self.logit_bias) > MAX_LOGIT_BIASES:
             raise InvalidRequest(
                 f"logit_bias has {len(self.logit_bias)} tokens; "
@@ -138,7 +152,7 @@ class SamplingParams:
 
 def _check_number(
     name: str,
-    value: float,
+    value: Any,
     low: float,
     high: float,
     field: str | None = None,
@@ -146,6 +160,9 @@ def _check_number(
     low_open: bool = False,
 ) -> None:
     """`field` is the request's field where `name` says more than that."""
+    is_number = isinstance(value, Real)
+    if not is_number:
+        raise InvalidRequest(f"{name} is {value!r:.80}; it must be a number", field=field or name)
     above_low = value > low if low_open else value >= low
     if not (above_low and value <= high):  # neither is true of NaN
         bracket = "(" if low_open else "["
@@ -154,11 +171,34 @@ def _check_number(
         )
 
 
-def _check_int(name: str, value: int, low: int, high: int, field: str | None = None) -> None:
+def _check_int(name: str, value: Any, low: int, high: int, field: str | None = None) -> None:
+    is_integer = isinstance(value, Integral)
+    if not is_integer:
+        raise InvalidRequest(f"{name} is {value!r:.80}; it must be an integer", field=field or name)
     if not low <= value <= high:
         raise InvalidRequest(f"{name} is {value}; allowed is [{low}, {high}]", field=field or name)
 
 
-def _check_ids(field: str, token_ids: tuple[int, ...]) -> None:
+def as_token_ids(field: str, value: Sequence[int]) -> tuple[int, ...]:
+    """Raises `InvalidRequest` for anything but integers, of whatever sequence or array."""
+    try:
+        return tuple(map(operator.index, value))
+    except TypeError:
+        raise InvalidRequest(
+            f"{field} is {value!r:.80}; it must be a list of integers", field=field
+        ) from None
+
+
+def _stop_strings(value: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
+        raise InvalidRequest(
+            f"stop is {value!r:.80}; it must be a string or a list of strings", field="stop"
+        )
+    return tuple(value)
+
+
+def _check_ids(field: str, token_ids: Sequence[int]) -> None:
     for token_id in token_ids:
         _check_int(field, token_id, 0, MAX_INT32)

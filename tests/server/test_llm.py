@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from typing import Any
 
 import pytest
 
@@ -45,9 +46,9 @@ def test_a_lone_prompt_ids_and_dicts(llm: LLM) -> None:
     ids = list(b"hello")
     texts = [
         llm.generate(prompt, params, use_tqdm=False)[0].outputs[0].text
-        for prompt in ("hello", {"prompt": "hello"}, {"prompt_token_ids": ids})
+        for prompt in ("hello", ids, [ids], {"prompt": "hello"}, {"prompt_token_ids": ids})
     ]
-    assert texts == [expected_text(b"hello", 5)] * 3
+    assert texts == [expected_text(b"hello", 5)] * 5
     (result,) = llm.generate({"prompt_token_ids": ids}, params, use_tqdm=False)
     assert (result.prompt, result.prompt_token_ids) == (None, ids)
 
@@ -59,7 +60,7 @@ def test_an_answer_ends_by_itself_and_at_a_stop_string(llm: LLM) -> None:
     assert len(result.outputs[0].token_ids) == count
     text = expected_text(b"hello", count - 1)
     stop = text[6:8]
-    params = SamplingParams(stop=(stop,))
+    params = SamplingParams(stop=stop)
     (stopped,) = llm.generate("hello", params, use_tqdm=False)
     assert stopped.outputs[0].text == text[: text.index(stop)]
     assert stopped.outputs[0].finish_reason == "stop"
@@ -133,9 +134,41 @@ def test_bad_input_is_refused_before_anything_is_computed(llm: LLM) -> None:
         llm.generate("", use_tqdm=False)
     with pytest.raises(InvalidRequest, match="2 sampling_params for 1 prompts"):
         llm.generate("x", [SamplingParams(), SamplingParams()], use_tqdm=False)
-    with pytest.raises(InvalidRequest, match="a prompt is 7"):
-        llm.generate([7], use_tqdm=False)  # type: ignore[list-item]
     assert llm.generate([], use_tqdm=False) == []
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (["fine", 7], "a prompt is 7; allowed are a string, a list of token ids and a dict"),
+        (b"bytes", "a prompt is b'bytes'; "),
+        ([["a", "b"]], r"prompt is \['a', 'b'\]; it must be a list of integers"),
+        ([], None),
+        ({"prompt_token_ids": "12"}, "prompt_token_ids is '12'; it must be a list of integers"),
+        ({"prompt_token_ids": 12}, "prompt_token_ids is 12; it must be a list of integers"),
+        ({"prompt": ["a"]}, r"a prompt is \{'prompt': \['a'\]\}; "),
+    ],
+)
+def test_what_is_no_prompt(llm: LLM, prompts: Any, message: str | None) -> None:
+    if message is None:
+        assert llm.generate(prompts, use_tqdm=False) == []
+        return
+    with pytest.raises(InvalidRequest, match=f"^{message}"):
+        llm.generate(prompts, use_tqdm=False)
+
+
+@pytest.mark.parametrize("messages", ["hello", ["hello"], [["hello"]], {"role": "user"}])
+def test_what_is_no_conversation(llm: LLM, messages: Any) -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"^a conversation is .*; it must be a list of message"
+    ):
+        llm.chat(messages, use_tqdm=False)
+
+
+def test_what_are_no_parameters(llm: LLM) -> None:
+    params: Any = {"temperature": 0}
+    with pytest.raises(InvalidRequest, match=r"^sampling_params holds 'temperature'; each must be"):
+        llm.generate("x", params, use_tqdm=False)
 
 
 def test_an_interrupted_call_leaves_nothing_behind(llm: LLM) -> None:

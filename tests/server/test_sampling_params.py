@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from refectory_server.errors import InvalidRequest
@@ -42,6 +43,18 @@ NAN, INF = float("nan"), float("inf")
         ("stop", ("x",) * 17, "stop has 17 strings; at most 16 are allowed"),
         ("stop_token_ids", (-4,), "stop_token_ids is -4; allowed is [0, 2147483647]"),
         ("logprobs", -1, "logprobs is -1; allowed is [0, 2147483647]"),
+        ("n", 1.5, "n is 1.5; it must be an integer"),
+        ("max_tokens", "8", "max_tokens is '8'; it must be an integer"),
+        ("temperature", "1", "temperature is '1'; it must be a number"),
+        ("logit_bias", [5], "logit_bias is [5]; it must be a dict of token ids and numbers"),
+        ("logit_bias", {"5": 1}, "a token id of logit_bias is '5'; it must be an integer"),
+        ("stop", 5, "stop is 5; it must be a string or a list of strings"),
+        ("stop", ["a", 5], "stop is ['a', 5]; it must be a string or a list of strings"),
+        ("stop", b"ab", "stop is b'ab'; it must be a string or a list of strings"),
+        ("stop_token_ids", 5, "stop_token_ids is 5; it must be a list of integers"),
+        ("stop_token_ids", "57", "stop_token_ids is '57'; it must be a list of integers"),
+        ("allowed_token_ids", [1.0], "allowed_token_ids is [1.0]; it must be a list of integers"),
+        ("allowed_token_ids", "57", "allowed_token_ids is '57'; it must be a list of integers"),
     ],
 )
 def test_values_out_of_range(field: str, value: Any, message: str) -> None:
@@ -49,6 +62,21 @@ def test_values_out_of_range(field: str, value: Any, message: str) -> None:
         SamplingParams(**{field: value})
     assert str(error.value) == message
     assert error.value.field == field
+
+
+def test_one_stop_string_is_one() -> None:
+    assert SamplingParams(stop="abc") == SamplingParams(stop=["abc"])
+    assert SamplingParams(stop="abc").stop == ("abc",)
+    with pytest.raises(InvalidRequest, match="stop holds an empty string"):
+        SamplingParams(stop="")
+
+
+@pytest.mark.parametrize("ids", [(3, 1), [3, 1], np.array([3, 1]), {3: "x", 1: "y"}.keys()])
+def test_ids_of_any_sequence_are_a_tuple_of_integers(ids: Any) -> None:
+    params = SamplingParams(stop_token_ids=ids, allowed_token_ids=ids)
+    assert params.stop_token_ids == params.allowed_token_ids == (3, 1)
+    assert {type(token_id) for token_id in params.stop_token_ids} == {int}
+    assert hash(params) == hash(SamplingParams(stop_token_ids=(3, 1), allowed_token_ids=(3, 1)))
 
 
 def test_min_tokens_beyond_max_tokens() -> None:
@@ -68,6 +96,8 @@ def test_min_tokens_beyond_max_tokens() -> None:
             repetition_penalty=0.01,
             logit_bias={7: -100, 0: 0.5},
             allowed_token_ids=(1, 2),
+            stop=("a", "b"),
+            stop_token_ids=(3,),
             min_tokens=4,
             include_stop_str_in_output=True,
             logprobs=0,

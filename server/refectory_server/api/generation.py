@@ -35,14 +35,15 @@ SAMPLING_FIELDS = (
     "frequency_penalty",
     "repetition_penalty",
     "logit_bias",
+    "allowed_token_ids",
     "seed",
+    "stop",
+    "stop_token_ids",
     "include_stop_str_in_output",
     "ignore_eos",
     "skip_special_tokens",
 )
 """Fields that the wire and `SamplingParams` share as they are."""
-SAMPLING_LISTS = ("allowed_token_ids", "stop", "stop_token_ids")
-"""Lists on the wire, tuples there."""
 
 Prompts = list[tuple[list[int], SamplingParams]]
 """Token ids and parameters of each prompt."""
@@ -139,16 +140,11 @@ def _checked_params(
         room = max(1, max_model_len - len(prompt_token_ids))
         max_tokens = min(DEFAULT_COMPLETION_TOKENS, room)
     requested: dict[str, Any] = {name: getattr(request, name) for name in SAMPLING_FIELDS}
-    requested |= {name: _as_tuple(getattr(request, name)) for name in SAMPLING_LISTS}
     requested |= {"max_tokens": max_tokens, "logprobs": request.num_logprobs}
     with _spelled(spelled):
         params = processor.sampling_params(requested, num_prompt_tokens=len(prompt_token_ids))
         processor.check(prompt_token_ids, params, prompt_field=prompt_field)
     return params
-
-
-def _as_tuple(value: list[Any] | None) -> tuple[Any, ...] | None:
-    return None if value is None else tuple(value)
 
 
 @contextmanager
