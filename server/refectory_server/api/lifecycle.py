@@ -48,9 +48,11 @@ class Lifecycle:
         self._shutdown_timeout_s = shutdown_timeout_s
         self._clock = clock
         self._phase = Phase.SERVING
+        self._drain_start = -math.inf
         self._deadline = math.inf
         self._last_activity = -math.inf
         self._num_in_flight = 0
+        self._num_drained = 0
         self._stop_listeners: set[Callable[[], None]] = set()
 
     @property
@@ -66,6 +68,16 @@ class Lifecycle:
     def num_in_flight(self) -> int:
         """Requests between the first byte of their handler and the last byte sent."""
         return self._num_in_flight
+
+    @property
+    def num_drained(self) -> int:
+        """Requests that have ended since the drain began."""
+        return self._num_drained
+
+    @property
+    def seconds_draining(self) -> float:
+        """Since the drain began; infinite where there was none."""
+        return self._clock() - self._drain_start
 
     @property
     def seconds_left(self) -> float:
@@ -97,8 +109,8 @@ class Lifecycle:
     def drain(self) -> None:
         if self._phase is Phase.SERVING:
             self._phase = Phase.DRAINING
-            self._last_activity = self._clock()
-            self._deadline = self._last_activity + self._shutdown_timeout_s
+            self._drain_start = self._last_activity = self._clock()
+            self._deadline = self._drain_start + self._shutdown_timeout_s
 
     def stop(self) -> None:
         """End what is in flight: every stop listener is called once."""
@@ -117,6 +129,7 @@ class Lifecycle:
 
     def request_finished(self) -> None:
         self._num_in_flight -= 1
+        self._num_drained += self.is_draining
         self._last_activity = self._clock()
 
     def add_stop_listener(self, listener: Callable[[], None]) -> Callable[[], None]:

@@ -127,10 +127,18 @@ class HttpServer:
         closing = loop.call_later(QUIET_S, self._close_idle_connections)
         while self._lifecycle.phase is Phase.DRAINING:
             if self._lifecycle.is_drained:
+                logger.info(
+                    "drained after %.1f s: %d requests were finished",
+                    self._lifecycle.seconds_draining,
+                    self._lifecycle.num_drained,
+                )
                 break
             if self._lifecycle.is_overdue:
                 logger.warning(
-                    "--shutdown-timeout is over: %d requests are cut off",
+                    "--shutdown-timeout is over after %.1f s: %d requests were finished, "
+                    "%d are cut off",
+                    self._lifecycle.seconds_draining,
+                    self._lifecycle.num_drained,
                     self._lifecycle.num_in_flight,
                 )
                 break

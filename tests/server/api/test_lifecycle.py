@@ -51,10 +51,14 @@ def test_a_drain_takes_requests_until_shortly_before_its_end(
 
 def test_a_drain_ends_after_a_quiet_second_with_nothing_in_flight(clock: Clock) -> None:
     lifecycle = Lifecycle(60, clock=clock)
-    lifecycle.request_started()
+    for _ in range(3):
+        lifecycle.request_started()
+    lifecycle.request_finished()
+    lifecycle.request_finished()
     lifecycle.drain()
     clock.now += 30
     assert not lifecycle.is_drained
+    assert lifecycle.num_drained == 0
     lifecycle.request_finished()
     clock.now += 0.5
     assert not lifecycle.is_drained
@@ -64,6 +68,7 @@ def test_a_drain_ends_after_a_quiet_second_with_nothing_in_flight(clock: Clock) 
     assert not lifecycle.is_drained
     clock.now += 0.5
     assert lifecycle.is_drained
+    assert (lifecycle.num_drained, lifecycle.seconds_draining) == (2, 31.5)
 
 
 def test_a_drain_is_overdue_at_its_deadline_and_a_second_one_does_not_move_it(

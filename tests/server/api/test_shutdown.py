@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -66,8 +67,13 @@ async def test_an_idle_server_drains_to_exit_code_0(
 
 
 async def test_a_stream_and_a_whole_answer_live_through_a_drain(
-    api: SimulatedApp, running: RunningServer, web: httpx.AsyncClient
+    api: SimulatedApp,
+    running: RunningServer,
+    web: httpx.AsyncClient,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO", logger="refectory_server.api")
+    assert (await web.post(PATH, json=BODY)).status_code == 200  # before the drain: not counted
     api.gate.close()
     api.gate.allow(2)
     async with web.stream("POST", PATH, json=STREAM) as sse:
@@ -89,6 +95,9 @@ async def test_a_stream_and_a_whole_answer_live_through_a_drain(
         assert answer.status_code == 200
         assert answer.headers["connection"] == "close"
     assert await running.exit_code == 0
+    first, last = caplog.messages
+    assert first == "SIGTERM: draining 2 requests, up to 60 s"
+    assert re.fullmatch(r"drained after \d+\.\d s: 3 requests were finished", last)
 
 
 def error_free(lines: list[str]) -> bool:
@@ -140,7 +149,9 @@ async def test_a_client_that_sends_on_meets_no_refusal_during_a_drain(
     assert await running.exit_code == 0
 
 
-async def test_too_late_is_503_with_retry_after_while_probes_are_answered() -> None:
+async def test_too_late_is_503_with_retry_after_while_probes_are_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     config = ApiConfig(host="127.0.0.1", port=0, shutdown_timeout=2.0)
     async with (
         simulated_app(api=config) as api,
@@ -171,6 +182,8 @@ async def test_too_late_is_503_with_retry_after_while_probes_are_answered() -> N
         answer = await whole
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down")
         assert await running.exit_code == 0
+        assert caplog.messages[-1].startswith("--shutdown-timeout is over after ")
+        assert caplog.messages[-1].endswith(" s: 0 requests were finished, 2 are cut off")
         await until(lambda: api.engine.num_in_flight == 0)
 
 
