@@ -101,8 +101,15 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], *, source: str) -> HFTokeni
 
 
 def gguf_chat_template(metadata: Mapping[str, Any]) -> str | None:
+    """Raises `StartupError` with reason `ChatTemplateInvalid` for one that is no text."""
     template = metadata.get("tokenizer.chat_template")
-    return template if isinstance(template, str) else None
+    if not isinstance(template, str | None):
+        raise StartupError(
+            f"tokenizer.chat_template is a {type(template).__name__}; it must be a string; "
+            "--chat-template takes its place",
+            reason="ChatTemplateInvalid",
+        )
+    return template
 
 
 class _Keys:

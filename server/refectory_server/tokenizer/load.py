@@ -7,6 +7,7 @@ tokenizer_config.json, special_tokens_map.json, chat_template.jinja) and leaves 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ from refectory_server.tokenizer.chat_template import ChatTemplate
 from refectory_server.tokenizer.gguf import gguf_chat_template, tokenizer_from_gguf
 from refectory_server.tokenizer.token_spelling import UnsupportedDecoder, spelling_of
 from refectory_server.tokenizer.tokenizer import HFTokenizer
+
+logger = logging.getLogger(__name__)
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
@@ -45,7 +48,8 @@ def load_chat_template(
     """The chat template: `chat_template` (a path or the text) where given, else the model's own.
 
     A model without one returns None. Of a folder's files chat_template.jinja comes before
-    tokenizer_config.json, as in transformers.
+    tokenizer_config.json, as in transformers. Raises `StartupError` with reason
+    `ChatTemplateInvalid` for one that is no text, cannot be read or is not Jinja.
     """
     if chat_template is not None:
         return ChatTemplate(read_chat_template_flag(chat_template), special_tokens)
@@ -65,18 +69,14 @@ def _load_from_folder(folder: Path) -> HFTokenizer:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more precise
         raise _invalid(f"{path} is not a valid tokenizer file: {error}") from error
-    config = _read_json(folder / "tokenizer_config.json")
-    special_tokens = {
-        name: text
-        for source in (_read_json(folder / "special_tokens_map.json"), config)
-        for name in _NAMED_TOKENS
-        if (text := _token_text(source.get(name))) is not None
-    }
+    config_path = folder / "tokenizer_config.json"
+    config = _read_json(config_path)
+    special_tokens = _named_tokens(folder / "special_tokens_map.json") | _named_tokens(config_path)
     backend.no_truncation()
     backend.no_padding()
     _add_missing_tokens(backend, config, path)
     _mark_special(backend, special_tokens)
-    _apply_add_flags(backend, config, special_tokens)
+    _apply_add_flags(backend, config, special_tokens, config_path)
     try:
         spelling = spelling_of(json.loads(backend.to_str())["decoder"])
     except UnsupportedDecoder as error:
@@ -131,10 +131,16 @@ def _mark_special(backend: tokenizers.Tokenizer, special_tokens: Mapping[str, st
 
 
 def _apply_add_flags(
-    backend: tokenizers.Tokenizer, config: Mapping[str, Any], special_tokens: Mapping[str, str]
+    backend: tokenizers.Tokenizer,
+    config: Mapping[str, Any],
+    special_tokens: Mapping[str, str],
+    path: Path,
 ) -> None:
     """add_bos_token and add_eos_token, where written, replace what tokenizer.json adds."""
     add_bos, add_eos = config.get("add_bos_token"), config.get("add_eos_token")
+    for name, flag in (("add_bos_token", add_bos), ("add_eos_token", add_eos)):
+        if not isinstance(flag, bool | None):
+            raise _invalid(f"{path}: {name} is {flag!r:.80}; it must be true or false")
     if add_bos is not None or add_eos is not None:
         set_added_bos_eos(backend, special_tokens, add_bos=bool(add_bos), add_eos=bool(add_eos))
 
@@ -143,11 +149,35 @@ def _chat_template_of_folder(folder: Path) -> str | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
         return _read_text(path)
-    template = _read_json(folder / "tokenizer_config.json").get("chat_template")
-    if isinstance(template, list):
-        defaults = [e for e in template if isinstance(e, dict) and e.get("name") == "default"]
-        template = defaults[-1].get("template") if defaults else None
-    return template if isinstance(template, str) else None
+    path = folder / "tokenizer_config.json"
+    match _read_json(path).get("chat_template"):
+        case None:
+            return None
+        case str(template):
+            return template
+        case list(named) if all(map(_is_named_template, named)):
+            templates = {entry["name"]: entry["template"] for entry in named}
+            if named and "default" not in templates:
+                logger.warning(
+                    "%s has the chat templates %s, none of them named default: chats are refused; "
+                    "--chat-template takes one",
+                    path,
+                    ", ".join(templates),
+                )
+            return templates.get("default")
+        case value:
+            raise StartupError(
+                f"{path}: chat_template is {value!r:.80}; it must be a string or a list of "
+                "objects with the strings name and template; --chat-template takes its place",
+                reason="ChatTemplateInvalid",
+            )
+
+
+def _is_named_template(entry: object) -> bool:
+    match entry:
+        case {"name": str(), "template": str()}:
+            return True
+    return False
 
 
 def read_chat_template_flag(chat_template: str) -> str:
@@ -179,10 +209,22 @@ def _read_json(path: Path) -> dict[str, Any]:
     return read_json_object(path, "TokenizerInvalid")
 
 
-def _token_text(entry: Any) -> str | None:
-    """A token is written as its text, or as an object with `content`."""
-    text = entry.get("content") if isinstance(entry, dict) else entry
-    return text if isinstance(text, str) else None
+def _named_tokens(path: Path) -> dict[str, str]:
+    """Texts of the tokens with a role; each is written as its text, or an object with `content`."""
+    texts = {}
+    values = _read_json(path)
+    for name in _NAMED_TOKENS:
+        match values.get(name):
+            case str(text) | {"content": str(text)}:
+                texts[name] = text
+            case None:
+                pass
+            case value:
+                raise _invalid(
+                    f"{path}: {name} is {value!r:.80}; it must be a string or an object with the "
+                    "string content"
+                )
+    return texts
 
 
 def _invalid(message: str) -> StartupError:

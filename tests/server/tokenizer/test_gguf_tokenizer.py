@@ -131,3 +131,8 @@ def test_the_embedded_files_keys(embedded_files: ModelFiles) -> None:
     assert template is not None
     assert template.startswith("{% for message in messages %}")
     assert gguf_chat_template({}) is None
+    with pytest.raises(
+        StartupError, match="chat_template is a list; it must be a string"
+    ) as caught:
+        gguf_chat_template({"tokenizer.chat_template": ["x"]})
+    assert caught.value.reason == "ChatTemplateInvalid"

@@ -139,12 +139,16 @@ def test_a_broken_tokenizer_file_stops_the_start(
             '{"added_tokens_decoder": {"292": {"content": 5}}}',
             "has a malformed added_tokens_decoder: TypeError",
         ),
+        ('{"eos_token": 5}', "eos_token is 5; it must be a string or an object with the string"),
+        ('{"bos_token": {"content": 5}}', r"bos_token is {'content': 5}; it must be a string or"),
+        ('{"add_bos_token": "false"}', "add_bos_token is 'false'; it must be true or false"),
+        ('{"add_eos_token": 0}', "add_eos_token is 0; it must be true or false"),
     ],
 )
 def test_a_broken_config_file_stops_the_start(content: str, message: str, tmp_path: Path) -> None:
     files = model_folder(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(content)
-    with pytest.raises(StartupError, match=f"tokenizer_config.json {message}") as caught:
+    with pytest.raises(StartupError, match=f"tokenizer_config.json:? {message}") as caught:
         load_tokenizer(files)
     assert caught.value.reason == "TokenizerInvalid"
 
@@ -178,12 +182,27 @@ def test_of_named_chat_templates_the_default_counts(tmp_path: Path) -> None:
     assert rendered(model_folder(tmp_path, tokenizer_config={"chat_template": named})) == "d"
 
 
-@pytest.mark.parametrize("named", [[5], [{"name": [], "template": "t"}], [{"name": "default"}]])
-def test_a_malformed_list_of_chat_templates_has_no_default(
-    tmp_path: Path, named: list[object]
+def test_without_a_default_among_them_there_is_none_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = model_folder(tmp_path, tokenizer_config={"chat_template": named})
-    assert load_chat_template(files, None, {}) is None
+    named = [{"name": "tool_use", "template": "t"}, {"name": "rag", "template": "r"}]
+    assert rendered(model_folder(tmp_path, tokenizer_config={"chat_template": named})) is None
+    assert "has the chat templates tool_use, rag, none of them named default" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [5, False, {"default": "d"}, [5], [{"name": [], "template": "t"}], [{"name": "default"}]],
+)
+def test_a_chat_template_that_is_no_text_stops_the_start(tmp_path: Path, value: object) -> None:
+    files = model_folder(tmp_path, tokenizer_config={"chat_template": value})
+    with pytest.raises(StartupError) as caught:
+        rendered(files)
+    assert str(caught.value).startswith(
+        f"{tmp_path}/tokenizer_config.json: chat_template is {value}; it must be a string or"
+    )
+    assert caught.value.reason == "ChatTemplateInvalid"
+    assert rendered(files, "{{ messages[0].content }}") == "Hi"
 
 
 def test_the_template_file_comes_before_the_config(tmp_path: Path) -> None:
