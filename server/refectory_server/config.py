@@ -18,6 +18,8 @@ DEFAULT_TERMINATION_LOG = "/dev/termination-log"
 
 MAX_INT = 2**63 - 1
 """Largest number of an option without a maximum of its own: it travels as 64 bits."""
+MIN_MODEL_LEN = 2
+"""A token of prompt and one of output: with less, every request would be refused."""
 
 
 class ConfigError(ValueError):
@@ -107,7 +109,9 @@ class ModelConfig(_Checked):
         "float16, float32 for GGUF.",
     )
     max_model_len: int | None = option(
-        None, "Tokens of prompt and output together. Default: the model's own limit.", minimum=1
+        None,
+        "Tokens of prompt and output together. Default: the model's own limit.",
+        minimum=MIN_MODEL_LEN,
     )
     chat_template: str | None = option(
         None, "Chat template: a file or the Jinja text itself. Default: the model's."

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from refectory_server.config import MIN_MODEL_LEN
 from refectory_server.errors import StartupError
 
 Seconds = Annotated[float, Meta(ge=0.0, le=86400.0)]
@@ -54,7 +55,7 @@ class SimulationProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """Name in the API where the command line gives none."""
     num_blocks: Count
     """KV blocks in the pool, of --block-size tokens each."""
-    max_model_len: Count
+    max_model_len: Annotated[int, Meta(ge=MIN_MODEL_LEN, le=2**31 - 1)]
     kv_bytes_per_token: Count
     step_seconds: StepCost
     load_seconds: Seconds = 0.0

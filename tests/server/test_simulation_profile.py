@@ -42,6 +42,7 @@ def test_a_file_is_read_with_its_defaults(tmp_path: Path) -> None:
     [
         (GOOD.replace("num_blocks: 8", ""), "missing required field `num_blocks`"),
         (GOOD.replace("num_blocks: 8", "num_blocks: 0"), "`int` >= 1 - at `$.num_blocks`"),
+        (GOOD.replace("len: 128", "len: 1"), "`int` >= 2 - at `$.max_model_len`"),
         (GOOD.replace("fixed: 0.001", "fixed: -1"), ">= 0.0 - at `$.step_seconds.fixed`"),
         (GOOD.replace("fixed: 0.001", "fixde: 1"), "unknown field `fixde`"),
         (GOOD + "faults: {crash_after_requests: soon}\n", "at `$.faults.crash_after_requests`"),

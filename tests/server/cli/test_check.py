@@ -129,8 +129,12 @@ def test_flags_are_checked(tiny: Path, tmp_path: Path) -> None:
     code, output = check(str(tiny), "--max-model-len=257")
     assert (code, output) == (
         1,
-        "refectory: --max-model-len is 257; the model allows [1, 256]\n",
+        "refectory: --max-model-len is 257; the model allows [2, 256]\n",
     )
+    code, output = check(str(tiny), "--max-model-len=1")
+    assert code == 2
+    assert "--max-model-len is 1; allowed is [2, " in output
+    assert check(str(tiny), "--max-model-len=2")[0] == 0
     code, output = check(str(tiny), "--api-key-file=/nowhere")
     assert code == 1
     assert "--api-key-file /nowhere cannot be read" in output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import pytest
@@ -107,7 +108,22 @@ def test_max_model_len_beyond_the_model() -> None:
         size_of(wanted_model_len=8193)
 
     assert caught.value.reason == "MaxModelLenTooLarge"
-    assert str(caught.value) == "--max-model-len is 8193; the model allows [1, 8192]"
+    assert str(caught.value) == "--max-model-len is 8193; the model allows [2, 8192]"
+
+
+def test_a_model_that_could_answer_nothing() -> None:
+    with pytest.raises(
+        StartupError, match="the model's limit is 1 token; at least 2 are"
+    ) as caught:
+        kv_cache_size(
+            dataclasses.replace(SPEC, max_position=1),
+            CacheConfig(),
+            element_bytes=4,
+            wanted_model_len=None,
+            watermark=0.0,
+            memory_limit_bytes=GIB,
+        )
+    assert caught.value.reason == "ModelInvalid"
 
 
 def test_not_even_one_block() -> None:
