@@ -78,7 +78,7 @@ class RequestQueue:
         self._by_rank: _LazyHeap[tuple[int, int]] = _LazyHeap()
         self._by_deadline: _LazyHeap[tuple[float, int]] = _LazyHeap()
         self.num_tokens = 0
-        """Known tokens of all that wait."""
+        """Tokens to compute for all that wait."""
 
     def __len__(self) -> int:
         return len(self._by_rank)
@@ -90,7 +90,7 @@ class RequestQueue:
     def add(self, request: Request) -> None:
         """At its rank's place. A request that has run before has no deadline any more."""
         self._by_rank.add(self._rank(request), request)
-        self.num_tokens += request.num_tokens
+        self.num_tokens += _num_tokens_to_compute(request)
         if request.deadline is not None and request.status is RequestStatus.WAITING:
             self._by_deadline.add((request.deadline, request.arrival_index), request)
 
@@ -102,7 +102,7 @@ class RequestQueue:
     def remove(self, request: Request) -> None:
         """The request waits here."""
         self._by_rank.discard(self._rank(request))
-        self.num_tokens -= request.num_tokens
+        self.num_tokens -= _num_tokens_to_compute(request)
         if request.deadline is not None:
             self._by_deadline.discard((request.deadline, request.arrival_index))
 
@@ -110,3 +110,9 @@ class RequestQueue:
         """The request with the earliest deadline, if that is `now` or before."""
         first = self._by_deadline.first()
         return None if first is None or first[0][0] > now else first[1]
+
+
+def _num_tokens_to_compute(request: Request) -> int:
+    """The same from `add` to `remove`. A choice that has not run yet shares its parent's prompt."""
+    is_fork = request.parent_id is not None and request.status is RequestStatus.WAITING
+    return 0 if is_fork else request.num_tokens

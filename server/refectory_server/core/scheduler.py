@@ -155,7 +155,6 @@ class Scheduler:
         return SchedulerStats(
             num_running=len(self._running),
             num_waiting=len(self._waiting),
-            num_waiting_tokens=self._waiting.num_tokens,
             num_blocks=self._kv.num_blocks,
             num_free_blocks=self._kv.num_free_blocks,
             num_scheduled_tokens=self._num_scheduled_tokens,

@@ -11,7 +11,6 @@ class SchedulerStats:
 
     num_running: int = 0
     num_waiting: int = 0
-    num_waiting_tokens: int = 0
     num_blocks: int = 0
     num_free_blocks: int = 0
     """Blocks that no request holds; cached ones among them can be evicted."""

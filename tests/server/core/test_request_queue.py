@@ -65,6 +65,25 @@ def test_a_removed_request_is_skipped_and_may_come_back() -> None:
     assert queue.num_tokens == 0
 
 
+def test_a_prompt_counts_once_for_all_choices_until_one_has_to_compute_it_again() -> None:
+    queue = RequestQueue(RANK_BY_POLICY["fcfs"])
+    parent = make_request("p", 6)
+    children = [make_request(f"p-{index}", 6, parent_id="p") for index in (1, 2)]
+    for index, request in enumerate((parent, *children)):
+        request.arrival_index = index
+        queue.add(request)
+    assert (len(queue), queue.num_tokens) == (3, 6)
+    queue.remove(parent)
+    queue.remove(children[0])
+    assert queue.num_tokens == 0
+    children[0].append_output_token(70)
+    children[0].status = RequestStatus.PREEMPTED
+    queue.add(children[0])
+    assert queue.num_tokens == 7
+    assert drain(queue) == ["p-1", "p-2"]
+    assert queue.num_tokens == 0
+
+
 def test_expiry_is_by_deadline_and_only_for_those_that_never_ran() -> None:
     queue = RequestQueue(RANK_BY_POLICY["fcfs"])
     late, early, never = arrive(0, deadline=2.0), arrive(1, deadline=1.0), arrive(2)

@@ -336,7 +336,6 @@ def test_stats_of_a_step() -> None:
     assert stats == SchedulerStats(
         num_running=1,
         num_waiting=1,
-        num_waiting_tokens=5,
         num_blocks=16,
         num_free_blocks=13,
         num_scheduled_tokens=9,

@@ -117,6 +117,18 @@ def test_the_queue_is_full_by_tokens() -> None:
     assert (refusal.value.reason, refusal.value.retry_after_s) == ("max_num_queued_tokens", 2)
 
 
+def test_waiting_choices_count_their_prompt_once() -> None:
+    small = make_scheduler(max_num_seqs=1, max_num_queued_reqs=9, max_num_queued_tokens=10)
+    small.scheduler.add_request(make_request("runs"))
+    small.step({"runs": 70})
+    small.scheduler.add_request(make_request("a", 4))
+    for index in (1, 2):
+        small.scheduler.add_request(make_request(f"a-{index}", 4, parent_id="a"))
+    small.scheduler.add_request(make_request("b", 6))
+    with pytest.raises(QueueFull, match="10 tokens wait, the prompt's 1 more would exceed"):
+        small.scheduler.add_request(make_request("c", 1))
+
+
 def test_a_long_prompt_may_wait_alone() -> None:
     """Otherwise it could never be served, however often the client came back."""
     small = make_scheduler(max_num_seqs=1, max_num_queued_tokens=10, enable_prefix_caching=False)
