@@ -18,21 +18,43 @@ from refectory_server.errors import StartupError
 BACKLOG = 2048
 
 
-def listen(host: str, port: int, flag: str) -> socket.socket:
-    """A listening socket. Raises `StartupError` in one line that names host, port and `flag`."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
+class ListeningServer:
+    """A server whose port is open before it serves: `bind` comes first."""
+
+    def __init__(self, host: str, port: int, *, flag: str) -> None:
+        """`flag`: the one that the port was given with."""
+        self._host, self._port = host, port
+        self._flag = flag
+        self._socket: socket.socket | None = None
+
+    @property
+    def port(self) -> int:
+        """The port bound, also where 0 was asked for."""
+        return int(self._bound_socket.getsockname()[1])
+
+    def bind(self) -> None:
+        """Open the port. Raises `StartupError` in one line that names host, port and flag."""
+        host, port, flag = self._host, self._port, self._flag
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise StartupError(
+                    f"port {port} on {host} is in use by another program; choose another with "
+                    f"{flag}",
+                    reason="PortInUse",
+                ) from error
             raise StartupError(
-                f"port {port} on {host} is in use by another program; choose another with {flag}",
-                reason="PortInUse",
+                f"cannot listen on {host} port {port} (--host, {flag}): {error.strerror or error}",
+                reason="CannotListen",
             ) from error
-        raise StartupError(
-            f"cannot listen on {host} port {port} (--host, {flag}): {error.strerror or error}",
-            reason="CannotListen",
-        ) from error
+
+    @property
+    def _bound_socket(self) -> socket.socket:
+        if self._socket is None:
+            raise RuntimeError("bind() comes first")
+        return self._socket
 
 
 def check_tls_files(config: ApiConfig) -> None:

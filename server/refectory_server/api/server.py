@@ -19,7 +19,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 
@@ -28,7 +27,7 @@ from starlette.types import ASGIApp
 from refectory_server.api.connection_age import ConnectionAgeMiddleware
 from refectory_server.api.http_protocol import HttpProtocol
 from refectory_server.api.lifecycle import QUIET_S, Lifecycle, Phase
-from refectory_server.api.listener import UvicornServer, listen
+from refectory_server.api.listener import ListeningServer, UvicornServer
 from refectory_server.config import ApiConfig
 
 logger = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ KEEP_ALIVE_S = 75.0
 """Longer than the 60 s of common load balancers, so that those close idle connections first."""
 
 
-class HttpServer:
+class HttpServer(ListeningServer):
     """One app on one port.
 
     `bind`, then `serve` in the event loop that the app's engine lives in (made by uvloop for
@@ -50,9 +49,9 @@ class HttpServer:
     """
 
     def __init__(self, app: ASGIApp, config: ApiConfig, lifecycle: Lifecycle) -> None:
+        super().__init__(config.host, config.port, flag="--port")
         self._config = config
         self._lifecycle = lifecycle
-        self._socket: socket.socket | None = None
         self._exit_code = 0
         self._wake_up = asyncio.Event()
         if config.max_connection_age:
@@ -66,27 +65,15 @@ class HttpServer:
             timeout_graceful_shutdown=int(FLUSH_S),
         )
 
-    @property
-    def port(self) -> int:
-        """The port bound, also where the configuration says 0."""
-        if self._socket is None:
-            raise RuntimeError("bind() comes before port")
-        return int(self._socket.getsockname()[1])
-
-    def bind(self) -> None:
-        """Open the port. Raises `StartupError` in one line that names host, port and flag."""
-        self._socket = listen(self._config.host, self._config.port, flag="--port")
-
     async def serve(self, *, handle_signals: bool = True) -> int:
         """Serve until drained or stopped; returns the process's exit code.
 
         Call `bind` first. With `handle_signals`, SIGTERM and SIGINT are taken over meanwhile
         (main thread only).
         """
-        if self._socket is None:
-            raise RuntimeError("bind() comes before serve()")
+        sockets = [self._bound_socket]
         with self._signals() if handle_signals else contextlib.nullcontext():
-            await self._server.serve(sockets=[self._socket])
+            await self._server.serve(sockets)
         return self._exit_code
 
     def handle_signal(self, number: signal.Signals) -> None:
