@@ -11,8 +11,22 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 LIBRARY_NAME = "librefectory_cpu.so"
+_POINTER = ctypes.c_void_p
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "refectory_cpu_features": (ctypes.c_uint32,),
+    "refectory_last_error": (ctypes.c_char_p,),
+    "refectory_decoder_create": (_POINTER, ctypes.c_char_p, _POINTER),
+    "refectory_decoder_destroy": (None, _POINTER),
+    "refectory_decoder_add_rotary_table": (ctypes.c_int, _POINTER, _POINTER, _POINTER),
+    "refectory_decoder_add_layer": (ctypes.c_int, _POINTER, _POINTER),
+    "refectory_decoder_set_ends": (ctypes.c_int, _POINTER, _POINTER, _POINTER, _POINTER),
+    "refectory_decoder_copy_blocks": (ctypes.c_int, _POINTER, _POINTER, _POINTER, ctypes.c_int),
+    "refectory_decoder_step": (ctypes.c_int, _POINTER, _POINTER),
+}
+"""Result, then arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +72,10 @@ def load_library() -> ctypes.CDLL | None:
     if path is None:
         return None
     library = ctypes.CDLL(str(path))
-    library.refectory_cpu_features.argtypes = []
-    library.refectory_cpu_features.restype = ctypes.c_uint32
+    for name, (result, *arguments) in _FUNCTIONS.items():
+        function = getattr(library, name, None)  # on other processors than x86-64: the first only
+        if function is not None:
+            function.restype, function.argtypes = result, arguments
     return library
 
 

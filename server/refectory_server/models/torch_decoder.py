@@ -67,8 +67,11 @@ class DecoderLayer:
 class TorchDecoder:
     """A decoder's weights and arithmetic. The residual stream and the norms are float32."""
 
-    def __init__(self, spec: DecoderSpec, weights: WeightTable) -> None:
-        """Takes the tensors out of `weights` layer by layer, so that no copy of all is held."""
+    def __init__(self, spec: DecoderSpec, weights: WeightTable, num_positions: int) -> None:
+        """Takes the tensors out of `weights` layer by layer, so that no copy of all is held.
+
+        num_positions: tokens of one sequence at most
+        """
         self.spec = spec
         self._scale = spec.head_dim**-0.5 if spec.attention_scale is None else spec.attention_scale
         self._gate = _GATES[spec.activation]
@@ -77,9 +80,7 @@ class TorchDecoder:
             torch.tensor(spec.embedding_scale, dtype=self._embedding.dtype)
         )
         ropes = list(dict.fromkeys(attention.rope for attention in spec.attention))
-        self._rotary_tables = [
-            rope_tables(rope, spec.max_position, spec.head_dim) for rope in ropes
-        ]
+        self._rotary_tables = [rope_tables(rope, num_positions, spec.head_dim) for rope in ropes]
         self._layers = [
             _pack_layer(spec, weights, layer, ropes.index(attention.rope))
             for layer, attention in enumerate(spec.attention)

@@ -1,20 +1,22 @@
-"""`InputBatch`: one step's tensors, made from a `SchedulerOutput` and what requests had before.
+"""`InputBatch`: one step's arrays, made from a `SchedulerOutput` and what requests had before.
 
-Owns the runner's state per request (tokens, block table, computed count). Knows no model and no
-sampling rule.
+Owns the runners' state per request (tokens, block table, computed count). Knows no model, no
+executor and no sampling rule.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
-from refectory_kernels.attention_metadata import AttentionMetadata, build_attention_metadata
 from refectory_server.core.scheduler_output import SchedulerOutput
 from refectory_server.runner.interface import RunnerFacts
 from refectory_server.runner.logit_adjustments import LogitAdjustments
 from refectory_server.sampling_params import SamplingParams
+
+Ints = npt.NDArray[np.int32]
 
 
 @dataclass(slots=True)
@@ -25,8 +27,8 @@ class RunnerRequest:
     token_ids: list[int]
     sampling_params: SamplingParams
     seed: int
-    block_table: torch.Tensor
-    """[num_blocks of the request], int64."""
+    block_table: Ints
+    """[num_blocks of the request]"""
     num_computed_tokens: int
     adjustments: LogitAdjustments | None
     """None where the request takes the model's logits as they are."""
@@ -39,29 +41,28 @@ class RunnerRequest:
 
 @dataclass(frozen=True, slots=True)
 class InputBatch:
-    """A step as tensors. Sequences lie one after another, in the scheduler's order."""
+    """A step as arrays. Sequences lie one after another, in the scheduler's order."""
 
-    token_ids: torch.Tensor
-    """[num_tokens], int64."""
-    positions: torch.Tensor
-    """[num_tokens], int64."""
-    attention: AttentionMetadata
-    sample_rows: torch.Tensor
-    """[num_sampled], int64: the last row of every request whose next token is due."""
+    token_ids: Ints
+    """[num_tokens]"""
+    query_starts: Ints
+    """[num_sequences + 1]: each one's first row among the tokens; the last entry is their number.
+    Its rows are the last tokens of its context."""
+    context_lens: Ints
+    """[num_sequences]: tokens in all, this step's included."""
+    block_tables: tuple[Ints, ...]
+    """One a sequence."""
+    sampled: Ints
+    """[num_sampled]: the sequences whose next token is due."""
     sample_requests: tuple[RunnerRequest, ...]
-    """Those requests, in the same order."""
+    """Their requests, in the same order."""
 
 
 class RequestStates:
     """Every request the runner has state for."""
 
-    def __init__(
-        self, facts: RunnerFacts, dtype: torch.dtype, windows: tuple[int, ...] = ()
-    ) -> None:
-        """dtype: that of the KV cache; windows: of the layers' attention, in tokens."""
+    def __init__(self, facts: RunnerFacts) -> None:
         self._facts = facts
-        self._dtype = dtype
-        self._windows = windows
         self._requests: dict[str, RunnerRequest] = {}
 
     def __len__(self) -> int:
@@ -79,7 +80,7 @@ class RequestStates:
                 list(new.token_ids),
                 new.sampling_params,
                 new.seed,
-                torch.tensor(new.block_ids, dtype=torch.int64),
+                np.array(new.block_ids, np.int32),
                 new.num_computed_tokens,
                 LogitAdjustments.for_request(
                     new.sampling_params,
@@ -93,16 +94,15 @@ class RequestStates:
             request = self._known(cached.request_id)
             request.num_computed_tokens = cached.num_computed_tokens
             if cached.block_ids is not None:
-                request.block_table = torch.tensor(cached.block_ids, dtype=torch.int64)
+                request.block_table = np.array(cached.block_ids, np.int32)
 
     def build_batch(self, scheduler_output: SchedulerOutput) -> InputBatch:
-        """The tensors of a step with at least one token. Advances the computed counts."""
+        """The arrays of a step with at least one token. Advances the computed counts."""
         token_ids: list[int] = []
-        positions: list[int] = []
-        query_lens: list[int] = []
+        query_starts: list[int] = [0]
         context_lens: list[int] = []
-        block_tables: list[torch.Tensor] = []
-        sample_rows: list[int] = []
+        block_tables: list[Ints] = []
+        sampled: list[int] = []
         sample_requests: list[RunnerRequest] = []
         for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
             request = self._known(request_id)
@@ -113,27 +113,26 @@ class RequestStates:
                     f"request {request_id} has {len(request.token_ids)} tokens, {start} of them "
                     f"computed; it cannot compute {num_tokens} more"
                 )
+            num_slots = len(request.block_table) * self._facts.block_size
+            if end > num_slots:
+                raise RuntimeError(
+                    f"request {request_id} has blocks for {num_slots} tokens, and is to have "
+                    f"{end} computed"
+                )
             token_ids += request.token_ids[start:end]
-            positions += range(start, end)
-            query_lens.append(num_tokens)
+            query_starts.append(len(token_ids))
             context_lens.append(end)
             block_tables.append(request.block_table)
             request.num_computed_tokens = end
             if end == len(request.token_ids):
-                sample_rows.append(len(token_ids) - 1)
+                sampled.append(len(context_lens) - 1)
                 sample_requests.append(request)
         return InputBatch(
-            token_ids=torch.tensor(token_ids),
-            positions=torch.tensor(positions),
-            attention=build_attention_metadata(
-                query_lens,
-                context_lens,
-                block_tables,
-                self._facts.block_size,
-                self._dtype,
-                self._windows,
-            ),
-            sample_rows=torch.tensor(sample_rows, dtype=torch.int64),
+            token_ids=np.array(token_ids, np.int32),
+            query_starts=np.array(query_starts, np.int32),
+            context_lens=np.array(context_lens, np.int32),
+            block_tables=tuple(block_tables),
+            sampled=np.array(sampled, np.int32),
             sample_requests=tuple(sample_requests),
         )
 

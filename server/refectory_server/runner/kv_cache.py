@@ -1,7 +1,7 @@
-"""How large the KV cache is, and its tensors.
+"""How large the KV cache is.
 
-Sizing is bytes: what one block costs against what there is. Knows no requests; the scheduler
-knows only block ids.
+Sizing is bytes: what one block costs against what there is. Knows no requests and no tensors;
+the scheduler knows only block ids.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-
-import torch
 
 from refectory_server.config import CacheConfig
 from refectory_server.core.kv_cache_manager import usable_tokens
@@ -42,29 +40,49 @@ class KVCacheSize:
     def num_bytes(self) -> int:
         return self.num_tokens * self.bytes_per_token
 
+    def log(self) -> None:
+        logger.info(
+            "KV cache: %d blocks of %d tokens, %d tokens in all, %d bytes per token, "
+            "%.1f requests of %d tokens at once",
+            self.num_blocks,
+            self.block_size,
+            self.num_tokens,
+            self.bytes_per_token,
+            self.num_tokens / self.max_model_len,
+            self.max_model_len,
+        )
+
 
 def kv_cache_size(
     spec: DecoderSpec,
     config: CacheConfig,
     *,
-    element_bytes: int,
+    bytes_per_token: int,
     wanted_model_len: int | None,
     watermark: float,
+    max_num_seqs: int,
     memory_limit_bytes: int,
 ) -> KVCacheSize:
     """The pool that `config` and the memory allow.
 
+    bytes_per_token: of keys and values in all layers
     wanted_model_len: --max-model-len; None: the model's own limit
     watermark: --watermark, the share that no single request can have
+    max_num_seqs: --max-num-seqs; by default no more is taken than so many of the longest requests
+    fill
     Raises `StartupError`: `MaxModelLenTooLarge`, or `KVCacheTooSmall` where no block fits.
     """
     model_len = max_model_len(spec, wanted_model_len)
-    bytes_per_token = spec.num_layers * 2 * spec.kv_size * element_bytes
     block_bytes = config.block_size * bytes_per_token
     num_blocks = config.num_gpu_blocks_override
     if num_blocks is None:
+        num_wanted = math.ceil(
+            max_num_seqs * math.ceil(model_len / config.block_size) / (1 - watermark)
+        )
         num_bytes = config.kv_cache_memory_bytes or min(
-            int(memory_limit_bytes * DEFAULT_MEMORY_SHARE), DEFAULT_MAX_BYTES
+            int(memory_limit_bytes * DEFAULT_MEMORY_SHARE),
+            DEFAULT_MAX_BYTES,
+            max(num_wanted * block_bytes, 1),
         )
         num_blocks = num_bytes // block_bytes
         if num_blocks == 0:
@@ -86,28 +104,3 @@ def kv_cache_size(
         )
         model_len = num_usable
     return KVCacheSize(num_blocks, config.block_size, bytes_per_token, model_len)
-
-
-def allocate_kv_cache(spec: DecoderSpec, size: KVCacheSize, dtype: torch.dtype) -> torch.Tensor:
-    """[num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]; 2: keys, values.
-
-    Every layer has every block, those with an attention window too (see `AttentionSpec`).
-    Not filled: the pages are taken from the system only as blocks are used. No slot is read
-    before it is written. Raises `StartupError` where the memory cannot be had.
-    """
-    shape = (
-        spec.num_layers,
-        2,
-        size.num_blocks,
-        size.block_size,
-        spec.num_kv_heads,
-        spec.head_dim,
-    )
-    try:
-        return torch.empty(shape, dtype=dtype)
-    except RuntimeError as error:
-        raise StartupError(
-            f"cannot allocate {size.num_bytes} bytes for the KV cache; lower "
-            "--kv-cache-memory-bytes or --num-gpu-blocks-override",
-            reason="KVCacheTooLarge",
-        ) from error

@@ -1,19 +1,23 @@
 """`LogitAdjustments`: what one request's parameters add to, and forbid in, the model's logits.
 
 Owns the counts of the request's tokens, kept up token by token, and the order of the steps: masks
-and bias first, then penalties; temperature and filters come after all of it, in `sampler`. Knows
-no other request and no step.
+and bias first, then penalties; temperature and filters come after all of it. Executors read the
+arrays, or `apply` them. Knows no other request and no step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from refectory_server.sampling_params import SamplingParams
 
 _FIRST_CAPACITY = 64
+
+Ids = npt.NDArray[np.int32]
+Values = npt.NDArray[np.float64]
 
 
 class LogitAdjustments:
@@ -33,9 +37,10 @@ class LogitAdjustments:
         self._num_output_tokens = len(token_ids) - num_prompt_tokens
         ends = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_token_ids))
         self._end_ids = _ids(token_id for token_id in sorted(ends) if token_id < vocab_size)
-        self._allowed_ids = _ids(params.allowed_token_ids)
-        self._bias_ids = _ids(params.logit_bias)
-        self._biases = torch.tensor(list(params.logit_bias.values()), dtype=torch.float64)
+        self.allowed_ids: Ids = _ids(params.allowed_token_ids)
+        """The only tokens that may be chosen; empty: all."""
+        self.bias_ids: Ids = _ids(params.logit_bias)
+        self.biases: Values = np.array(list(params.logit_bias.values()), np.float64)
         self._counts = TokenCounts(
             token_ids[:num_prompt_tokens] if params.repetition_penalty != 1.0 else (),
             token_ids[num_prompt_tokens:] if params.has_penalties else (),
@@ -74,41 +79,45 @@ class LogitAdjustments:
     @property
     def is_due(self) -> bool:
         """Whether `apply` would change anything now."""
-        params = self._params
-        return (
-            self._must_go_on
-            or bool(params.logit_bias)
-            or bool(params.allowed_token_ids)
-            or bool(self._counts)
+        return bool(
+            len(self.forbidden_ids)
+            or len(self.bias_ids)
+            or len(self.allowed_ids)
+            or len(self._counts)
         )
 
-    def apply(self, logits: torch.Tensor) -> None:
-        """logits: [vocab_size], float64, the next token's; changed in place.
+    @property
+    def forbidden_ids(self) -> Ids:
+        """Tokens that may not be chosen yet."""
+        must_go_on = self._num_output_tokens < self._params.min_tokens
+        return self._end_ids if must_go_on else self._end_ids[:0]
+
+    @property
+    def counts(self) -> tuple[Ids, Values]:
+        """The tokens that penalties are about, and how often each is in the output."""
+        return self._counts.arrays()
+
+    def apply(self, logits: Values) -> None:
+        """logits: [vocab_size], the next token's; changed in place.
 
         A forbidden token gets -inf; so do all where nothing is left.
         """
-        if self._params.allowed_token_ids:
-            allowed = logits[self._allowed_ids]
-            logits.fill_(-torch.inf)
-            logits[self._allowed_ids] = allowed
-        if self._must_go_on:
-            logits[self._end_ids] = -torch.inf
-        if self._params.logit_bias:
-            logits[self._bias_ids] += self._biases
-        if self._counts:
+        if len(self.allowed_ids):
+            allowed = logits[self.allowed_ids]
+            logits.fill(-np.inf)
+            logits[self.allowed_ids] = allowed
+        logits[self.forbidden_ids] = -np.inf
+        logits[self.bias_ids] += self.biases
+        if len(self._counts):
             self._penalise(logits)
 
-    @property
-    def _must_go_on(self) -> bool:
-        return self._num_output_tokens < self._params.min_tokens
-
-    def _penalise(self, logits: torch.Tensor) -> None:
+    def _penalise(self, logits: Values) -> None:
         params = self._params
-        token_ids, counts = self._counts.tensors()
+        token_ids, counts = self.counts
         values = logits[token_ids]
         if params.repetition_penalty != 1.0:
             factor = params.repetition_penalty
-            values = torch.where(values > 0, values / factor, values * factor)
+            values = np.where(values > 0, values / factor, values * factor)
         values -= params.frequency_penalty * counts
         values -= params.presence_penalty * (counts > 0)
         logits[token_ids] = values
@@ -124,7 +133,7 @@ class TokenCounts:
             counts[token_id] = counts.get(token_id, 0) + 1
         self._index_by_id = {token_id: index for index, token_id in enumerate(counts)}
         self._ids = _ids(counts)
-        self._counts = torch.tensor(list(counts.values()), dtype=torch.float64)
+        self._counts = np.array(list(counts.values()), np.float64)
 
     def __len__(self) -> int:
         """Distinct tokens."""
@@ -136,15 +145,15 @@ class TokenCounts:
             index = self._index_by_id[token_id] = len(self)
             if index == len(self._ids):
                 num_more = max(index, _FIRST_CAPACITY)
-                self._ids = torch.cat((self._ids, self._ids.new_zeros(num_more)))
-                self._counts = torch.cat((self._counts, self._counts.new_zeros(num_more)))
+                self._ids = np.pad(self._ids, (0, num_more))
+                self._counts = np.pad(self._counts, (0, num_more))
             self._ids[index] = token_id
         self._counts[index] += 1
 
-    def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(ids [num_distinct], int64; counts [num_distinct], float64), views."""
+    def arrays(self) -> tuple[Ids, Values]:
+        """(ids, counts), [num_distinct] each, views."""
         return self._ids[: len(self)], self._counts[: len(self)]
 
 
-def _ids(token_ids: Iterable[int]) -> torch.Tensor:
-    return torch.tensor(list(token_ids), dtype=torch.int64)
+def _ids(token_ids: Iterable[int]) -> Ids:
+    return np.array(list(token_ids), np.int32)

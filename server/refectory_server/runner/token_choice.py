@@ -14,6 +14,7 @@ import torch
 from refectory_server.core.scheduler_output import ModelRunnerOutput, TokenLogprobs
 from refectory_server.runner.input_batch import RunnerRequest
 from refectory_server.runner.logprobs import token_logprobs
+from refectory_server.runner.row_faults import NOTHING_LEFT, logits_not_finite
 from refectory_server.runner.sampler import BestTokens, SamplingRow, best_tokens, sample
 
 logger = logging.getLogger(__name__)
@@ -62,9 +63,7 @@ def _choose(logits: torch.Tensor, requests: Sequence[RunnerRequest]) -> ModelRun
     errors: dict[str, str] = {}
     for index, (request, is_usable) in enumerate(zip(requests, best.are_usable, strict=True)):
         if not is_usable:
-            errors[request.request_id] = (
-                f"the model's logits after token {len(request.token_ids)} are NaN or infinite"
-            )
+            errors[request.request_id] = logits_not_finite(request)
         elif request.adjustments is not None and request.adjustments.is_due:
             adjusted.append(index)
         else:
@@ -104,13 +103,11 @@ def _sample_adjusted(
     for row, index in zip(own, indices, strict=True):
         adjustments = requests[index].adjustments
         assert adjustments is not None
-        adjustments.apply(row)
+        adjustments.apply(row.numpy())  # the same memory
     best = best_tokens(own)
     for index, is_usable in zip(indices, best.are_usable, strict=True):
         if not is_usable:
-            errors[requests[index].request_id] = (
-                "no token is left to choose from: allowed_token_ids and min_tokens forbid all"
-            )
+            errors[requests[index].request_id] = NOTHING_LEFT
     left = [position for position, is_usable in enumerate(best.are_usable) if is_usable]
     chosen = _sample_plain(own, [requests[index] for index in indices], left, best)
     return {indices[position]: token_id for position, token_id in chosen.items()}

@@ -9,36 +9,31 @@ from __future__ import annotations
 import logging
 import time
 
+import numpy as np
 import torch
 
 from refectory_kernels import reference as ops
+from refectory_kernels.attention_metadata import build_attention_metadata
 from refectory_kernels.native import cpu_features
 from refectory_server.config import ServerConfig
 from refectory_server.core.scheduler_output import (
     BlockCopy,
     ModelRunnerOutput,
-    NewRequestData,
     SchedulerOutput,
 )
-from refectory_server.models.decoder_spec import DecoderSpec
-from refectory_server.models.gguf_file import GgufFile
-from refectory_server.models.hf_config import read_eos_token_ids, read_hf_config
-from refectory_server.models.registry import read_decoder_spec
-from refectory_server.models.source import resolve_model
+from refectory_server.models.compute_dtype import compute_dtype
 from refectory_server.models.torch_decoder import TorchDecoder
 from refectory_server.models.weights import load_weights
 from refectory_server.runner.host_limits import memory_limit_bytes, num_cpus
-from refectory_server.runner.input_batch import RequestStates
+from refectory_server.runner.input_batch import InputBatch, RequestStates
 from refectory_server.runner.interface import ReportProgress, RunnerFacts
-from refectory_server.runner.kv_cache import KVCacheSize, allocate_kv_cache, kv_cache_size
+from refectory_server.runner.kv_cache import KVCacheSize, kv_cache_size
+from refectory_server.runner.opened_model import open_model
 from refectory_server.runner.token_choice import choose_tokens
-from refectory_server.sampling_params import SamplingParams
+from refectory_server.runner.torch_kv_cache import allocate_kv_cache
+from refectory_server.runner.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
-
-_COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.bfloat16}
-"""Checkpoint precision to what is computed; torch is slow in float16 on CPUs."""
-_WARM_UP_ID = "warm-up"
 
 
 class TorchModelRunner:
@@ -61,7 +56,7 @@ class TorchModelRunner:
             description=f"torch {torch.__version__} on cpu, {dtype}, {torch.get_num_threads()} "
             f"threads; processor: {cpu_features() or 'unknown'}",
         )
-        self._states = RequestStates(self._facts, decoder.dtype, decoder.spec.windows)
+        self._states = RequestStates(self._facts)
 
     @property
     def facts(self) -> RunnerFacts:
@@ -75,23 +70,29 @@ class TorchModelRunner:
         if not scheduler_output.num_scheduled_tokens:
             return ModelRunnerOutput()
         batch = self._states.build_batch(scheduler_output)
-        hidden = self._decoder.forward(
-            batch.token_ids, batch.positions, self._kv_cache, batch.attention
-        )
+        hidden = self._forward(batch)
         if not batch.sample_requests:
             return ModelRunnerOutput()
-        logits = self._decoder.compute_logits(hidden[batch.sample_rows])
-        return choose_tokens(logits, batch.sample_requests)
+        last_rows = torch.from_numpy(batch.query_starts[batch.sampled + 1]).long() - 1
+        return choose_tokens(self._decoder.compute_logits(hidden[last_rows]), batch.sample_requests)
 
-    def warm_up(self) -> None:
-        """One tiny step through block 0, which nobody holds yet: torch sets itself up in it."""
-        request = NewRequestData(
-            _WARM_UP_ID, (0,), 1, SamplingParams(temperature=1.0, top_p=0.9), 0, (0,), 0
+    def _forward(self, batch: InputBatch) -> torch.Tensor:
+        query_lens = np.diff(batch.query_starts)
+        first_positions = batch.context_lens - query_lens
+        offsets = np.repeat(first_positions - batch.query_starts[:-1], query_lens)
+        return self._decoder.forward(
+            torch.from_numpy(batch.token_ids).long(),
+            torch.from_numpy(np.arange(len(batch.token_ids)) + offsets),
+            self._kv_cache,
+            build_attention_metadata(
+                query_lens.tolist(),
+                batch.context_lens.tolist(),
+                [torch.from_numpy(table).long() for table in batch.block_tables],
+                self._facts.block_size,
+                self._decoder.dtype,
+                self._decoder.spec.windows,
+            ),
         )
-        self.execute_model(
-            SchedulerOutput(new_requests=(request,), num_scheduled_tokens={_WARM_UP_ID: 1})
-        )
-        self.execute_model(SchedulerOutput(dropped_request_ids=(_WARM_UP_ID,)))
 
     def _copy_blocks(self, copies: tuple[BlockCopy, ...]) -> None:
         if copies:
@@ -109,41 +110,26 @@ def load_torch_runner(config: ServerConfig, report: ReportProgress) -> TorchMode
     """
     torch.set_num_threads(min(torch.get_num_threads(), num_cpus()))
     report("resolve_model", 0.0)
-    files = resolve_model(config.model.model)
-    gguf = GgufFile(files.path) if files.is_gguf else None
-    hf_config = read_hf_config(files, gguf)
-    spec = read_decoder_spec(hf_config)
-    dtype = _compute_dtype(config, spec)
-    started = time.monotonic()
-    decoder = TorchDecoder(spec, load_weights(files, spec, dtype, report, gguf))
-    logger.info("loaded %s in %.2f s", files.name, time.monotonic() - started)
-    report("size_kv_cache", 0.0)
+    model = open_model(config.model.model)
+    spec = model.spec
+    dtype = compute_dtype(config, spec)
     size = kv_cache_size(
         spec,
         config.cache,
-        element_bytes=dtype.itemsize,
+        bytes_per_token=spec.num_layers * 2 * spec.kv_size * dtype.itemsize,
         wanted_model_len=config.model.max_model_len,
         watermark=config.scheduler.watermark,
+        max_num_seqs=config.scheduler.max_num_seqs,
         memory_limit_bytes=memory_limit_bytes(),
     )
-    logger.info(
-        "KV cache: %d blocks of %d tokens, %d tokens in all, %d bytes per token, %.1f requests "
-        "of %d tokens at once",
-        size.num_blocks,
-        size.block_size,
-        size.num_tokens,
-        size.bytes_per_token,
-        size.num_tokens / size.max_model_len,
-        size.max_model_len,
-    )
-    runner = TorchModelRunner(decoder, size, read_eos_token_ids(files, hf_config))
+    started = time.monotonic()
+    weights = load_weights(model.files, spec, dtype, report, model.gguf)
+    decoder = TorchDecoder(spec, weights, size.max_model_len)
+    logger.info("loaded %s in %.2f s", model.files.name, time.monotonic() - started)
+    report("size_kv_cache", 0.0)
+    size.log()
+    runner = TorchModelRunner(decoder, size, model.eos_token_ids)
     report("warm_up", 0.0)
-    runner.warm_up()
+    warm_up(runner)
     logger.info("runner: %s", runner.facts.description)
     return runner
-
-
-def _compute_dtype(config: ServerConfig, spec: DecoderSpec) -> torch.dtype:
-    """--dtype auto: the checkpoint's precision, bfloat16 in place of float16."""
-    wanted = config.model.dtype
-    return _COMPUTE_DTYPES[spec.checkpoint_dtype if wanted == "auto" else wanted]

@@ -40,7 +40,7 @@ def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
     spec = read_spec(path)
     weights = load_weights(files, spec, torch.float32, lambda phase, progress: None)
 
-    logits = decoder_logits(TorchDecoder(spec, weights), TOKENS, chunk=13)
+    logits = decoder_logits(TorchDecoder(spec, weights, spec.max_position), TOKENS, chunk=13)
 
     torch.testing.assert_close(logits, pair.logits(TOKENS), rtol=1e-4, atol=1e-4)
     assert check_model(files).spec == spec

@@ -33,7 +33,7 @@ def load_decoder(folder: Path, spec: DecoderSpec | None = None) -> TorchDecoder:
     files = resolve_model(str(folder))
     spec = spec or load_spec(folder)
     weights = load_weights(files, spec, torch.float32, lambda phase, progress: None)
-    decoder = TorchDecoder(spec, weights)
+    decoder = TorchDecoder(spec, weights, spec.max_position)
     assert weights == {}
     return decoder
 

@@ -12,7 +12,8 @@ from refectory_server.config import CacheConfig
 from refectory_server.errors import StartupError
 from refectory_server.models.decoder_spec import AttentionSpec, DecoderSpec
 from refectory_server.models.rope_spec import RopeSpec
-from refectory_server.runner.kv_cache import KVCacheSize, allocate_kv_cache, kv_cache_size
+from refectory_server.runner.kv_cache import KVCacheSize, kv_cache_size
+from refectory_server.runner.torch_kv_cache import allocate_kv_cache
 
 SPEC = DecoderSpec(
     architecture="LlamaForCausalLM",
@@ -36,13 +37,15 @@ def size_of(
     *,
     wanted_model_len: int | None = None,
     memory_limit_bytes: int = 8 * GIB,
-    element_bytes: int = 4,
+    bytes_per_token: int = TOKEN_BYTES,
+    max_num_seqs: int = 100_000,
     watermark: float = 0.0,
 ) -> KVCacheSize:
     return kv_cache_size(
         SPEC,
         config or CacheConfig(),
-        element_bytes=element_bytes,
+        bytes_per_token=bytes_per_token,
+        max_num_seqs=max_num_seqs,
         wanted_model_len=wanted_model_len,
         watermark=watermark,
         memory_limit_bytes=memory_limit_bytes,
@@ -56,6 +59,14 @@ def test_default_is_two_fifths_of_the_limit() -> None:
     assert size.num_bytes <= 2 * GIB < size.num_bytes + BLOCK_BYTES
 
 
+def test_default_is_no_more_than_all_requests_can_fill() -> None:
+    size = size_of(wanted_model_len=100, max_num_seqs=3, watermark=0.1)
+
+    assert size.num_blocks == 24  # 3 requests of 7 blocks are 0.9 of it
+    with_flag = CacheConfig(kv_cache_memory_bytes=1000 * BLOCK_BYTES)
+    assert size_of(with_flag, wanted_model_len=100, max_num_seqs=3).num_blocks == 1000
+
+
 def test_default_is_four_gib_at_most() -> None:
     assert size_of(memory_limit_bytes=512 * GIB).num_blocks == 4 * GIB // BLOCK_BYTES
 
@@ -63,7 +74,7 @@ def test_default_is_four_gib_at_most() -> None:
 def test_half_the_element_size_doubles_the_blocks() -> None:
     config = CacheConfig(kv_cache_memory_bytes=BLOCK_BYTES * 600)
 
-    assert size_of(config, element_bytes=2).num_blocks == 1200
+    assert size_of(config, bytes_per_token=TOKEN_BYTES // 2).num_blocks == 1200
 
 
 def test_bytes_flag_and_blocks_flag() -> None:
@@ -118,7 +129,8 @@ def test_a_model_that_could_answer_nothing() -> None:
         kv_cache_size(
             dataclasses.replace(SPEC, max_position=1),
             CacheConfig(),
-            element_bytes=4,
+            bytes_per_token=TOKEN_BYTES,
+            max_num_seqs=1,
             wanted_model_len=None,
             watermark=0.0,
             memory_limit_bytes=GIB,

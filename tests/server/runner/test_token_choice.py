@@ -65,9 +65,7 @@ def make_request(
     adjustments = LogitAdjustments.for_request(
         params, token_ids, len(prompt), eos_token_ids=EOS, vocab_size=vocab_size
     )
-    return RunnerRequest(
-        name, token_ids, params, seed, torch.empty(0, dtype=torch.int64), 0, adjustments
-    )
+    return RunnerRequest(name, token_ids, params, seed, np.empty(0, np.int32), 0, adjustments)
 
 
 def random_logits(num_rows: int, seed: int) -> torch.Tensor:
@@ -91,7 +89,7 @@ def test_twenty_tokens_equal_the_plain_reading(params: SamplingParams) -> None:
 
 def adjusted_row(row: Sequence[float], request: RunnerRequest) -> list[float]:
     assert request.adjustments is not None
-    logits = torch.tensor(row, dtype=torch.float64)
+    logits = np.array(row, np.float64)
     request.adjustments.apply(logits)
     return [*logits.tolist()]
 
@@ -140,7 +138,7 @@ def test_more_distinct_tokens_than_the_first_buffer_holds() -> None:
     assert adjustments is not None
     for token_id in range(0, 1000, 3):
         adjustments.add_output_token(token_id)
-    logits = torch.zeros(1000, dtype=torch.float64)
+    logits = np.zeros(1000, np.float64)
     adjustments.apply(logits)
 
     assert logits.tolist() == [-1.0 if token_id % 3 == 0 else 0.0 for token_id in range(1000)]

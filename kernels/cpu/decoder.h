@@ -1,0 +1,126 @@
+// A decoder's whole step in one parallel region: mixed prefill chunks and decodes, from token ids
+// to the next tokens.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <stdexcept>
+#include <vector>
+
+#include "attention_plan.h"
+#include "epilogues.h"
+#include "level.h"
+#include "pack.h"
+#include "rms_norm.h"
+#include "rotary.h"
+#include "sampling.h"
+#include "thread_team.h"
+
+namespace refectory::REFECTORY_LEVEL {
+
+// Rows that pass through a part of a matrix together; they stay in the L2 cache.
+constexpr int kBlockRows = 96;
+
+template <class T>
+struct Layer {
+    PackedMatrix<T> qkv, o, gate_up, down;
+    Array<float> attention_norm, attention_output_norm, mlp_norm, mlp_output_norm;
+    Array<float> query_norm, key_norm;
+    bool has_output_norms, has_head_norms;
+    int rotary_table;
+    int window;
+    Array<T> kv;
+};
+
+struct RotaryTable {
+    Array<float> cos, sin;  // [num_positions][half]
+};
+
+template <class T>
+class DecoderOf final : public Decoder {
+  public:
+    explicit DecoderOf(const RefectoryDecoderConfig& config);
+    void add_rotary_table(const float* cos, const float* sin) override;
+    void add_layer(const RefectoryLayerWeights& weights) override;
+    void set_ends(const void* embedding, const void* lm_head, const float* final_norm) override;
+    void copy_blocks(const std::int32_t* sources, const std::int32_t* targets, int count) override;
+    void step(const RefectoryStep& step) override;
+
+  private:
+    enum Stage { kQkv, kAttention, kOut, kGateUp, kDown, kNumStages };
+
+    // Work handed out piece by piece, so that a thread that was held up holds up nobody else.
+    struct alignas(64) Counter {
+        std::atomic<int> next{0};
+        int take() { return next.fetch_add(1, std::memory_order_relaxed); }
+    };
+
+    Array<float> padded_norm(const float* weights, int size, const std::vector<int>& features);
+    void prepare(const RefectoryStep& step);
+    void reserve(int num_tokens, int num_sampled);
+    void run(const RefectoryStep& step, int member);
+    void embed(const RefectoryStep& step, Span rows);
+    void run_layer(const RefectoryStep& step, Layer<T>& layer, Counter* counters, int member);
+    void rotate_and_store(const Layer<T>& layer, Span rows);
+    void attend(const RefectoryStep& step, const Layer<T>& layer, Counter& counter, int member);
+    template <int Rows>
+    void attend_tile(const RefectoryStep& step, const Layer<T>& layer, const AttentionItem& item,
+                     Span tokens, const T* const (&after)[kTileBlocks]);
+    template <int Rows = kTileRows>
+    void attend_tile_of(int rows, const RefectoryStep& step, const Layer<T>& layer,
+                        const AttentionItem& item, Span tokens,
+                        const T* const (&after)[kTileBlocks]);
+    void merge_segments(const AttentionMerge& merge);
+    void normalise(const float* weights, Span rows);
+    void add_normalised(const float* weights, Span rows);
+    void choose_tokens(const RefectoryStep& step, int member);
+    template <class Epilogue>
+    void multiply(const float* x, int stride, const PackedMatrix<T>& w, int num_rows,
+                  Counter& counter, const Epilogue& epilogue);
+
+    KVCache<T> cache_of(const Layer<T>& layer) const {
+        return {layer.kv.data(), config_.num_kv_heads, head_dim_};
+    }
+    Span rows_of(int member, int num_rows) const {
+        const auto at = [&](int i) {
+            return static_cast<int>(static_cast<std::int64_t>(num_rows) * i / team_.size());
+        };
+        return {at(member), at(member + 1)};
+    }
+    Partial partial(int index) const {
+        return {partials_.data() + static_cast<std::size_t>(index) * (Partial::kHeader + kMaxHeadDim)};
+    }
+    int group_size() const { return config_.num_heads / config_.num_kv_heads; }
+
+    const RefectoryDecoderConfig config_;
+    const std::vector<int> head_features_;
+    const int head_dim_;            // padded
+    const int hidden_size_;         // padded
+    const int intermediate_size_;   // padded
+    const int qkv_size_, q_size_;   // padded
+    const float query_scale_;
+    ThreadTeam team_;
+    std::vector<RotaryTable> rotary_tables_;
+    std::vector<Layer<T>> layers_;
+    Array<T> embedding_;  // [vocab_size][hidden_size]; none where tied
+    PackedMatrix<T> lm_head_;
+    bool is_tied_ = false;
+    Array<float> final_norm_;
+
+    // Of a step.
+    int token_capacity_ = 0, sampled_capacity_ = 0, partial_capacity_ = 0;
+    std::vector<int> sequence_of_row_, position_of_row_;
+    std::vector<std::int32_t> blocks_;  // [num_sequences][blocks_stride_], of kBlockTokens tokens
+    int blocks_stride_ = 0;
+    AttentionPlan plan_;
+    std::vector<Counter> counters_;
+    Counter logits_counter_, sample_counter_;
+    Array<float> residual_, normed_, qkv_, attended_, update_, activated_, partials_;
+    Array<float> sampled_rows_, logits_;
+};
+
+}  // namespace refectory::REFECTORY_LEVEL
+
+#include "decoder_load.h"
+#include "decoder_step.h"

@@ -1,0 +1,53 @@
+// A fixed team of threads that computes one step together. The caller is its first member.
+
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace refectory {
+
+constexpr int kAnywhere = -1;
+
+// Waits for a number to change: a short spin, then the processor is offered to others, then sleep.
+// A long spin would collapse where another process wants the core; sleep at once costs 50 us.
+class Turnstile {
+  public:
+    int value() const { return value_.load(std::memory_order_acquire); }
+    void advance();
+    void wait_while(int value);
+
+  private:
+    alignas(64) std::atomic<int> value_{0};
+    alignas(64) std::atomic<int> num_asleep_{0};
+};
+
+class ThreadTeam {
+  public:
+    // cpus: for each member the processor it is bound to while it computes, or kAnywhere.
+    explicit ThreadTeam(std::vector<int> cpus);
+    ~ThreadTeam();
+
+    int size() const { return static_cast<int>(cpus_.size()); }
+    // work(member) on every member; returns when all are done. `work` must not throw.
+    void run(const std::function<void(int)>& work);
+    // Within `run`: waits until every member is here.
+    void barrier();
+
+  private:
+    void serve(int member);
+
+    const std::vector<int> cpus_;
+    std::vector<std::thread> workers_;
+    const std::function<void(int)>* work_ = nullptr;
+    std::atomic<bool> is_ending_{false};
+    Turnstile started_;
+    Turnstile passed_;
+    alignas(64) std::atomic<int> num_waiting_{0};
+};
+
+}  // namespace refectory

@@ -1,0 +1,11 @@
+"""Why one request of a step gets no token, in words for its client and the log."""
+
+from __future__ import annotations
+
+from refectory_server.runner.input_batch import RunnerRequest
+
+NOTHING_LEFT = "no token is left to choose from: allowed_token_ids and min_tokens forbid all"
+
+
+def logits_not_finite(request: RunnerRequest) -> str:
+    return f"the model's logits after token {len(request.token_ids)} are NaN or infinite"
