@@ -1,4 +1,4 @@
-"""Which implementation computes. Pure: the caller finds out what there is and what was asked for."""
+"""Which implementation computes. Pure: the caller says what there is and what was asked for."""
 
 from __future__ import annotations
 

@@ -225,7 +225,10 @@ def test_an_exception_of_the_sampler_fails_the_guilty_only(
 
     assert output.errors == {"r11": "sampling failed: ArithmeticError: out of numbers"}
     assert output.sampled_token_ids == {k: v for k, v in healthy.items() if k != "r11"}
-    assert caplog.messages == [f"sampling failed for a step of {len(SETTINGS)} requests"]
+    assert caplog.messages == [
+        f"sampling failed for a step of {len(SETTINGS)} requests",
+        "request r11: sampling failed",
+    ]
 
 
 def plain_logprobs(row: torch.Tensor) -> npt.NDArray[np.float64]:
