@@ -1,63 +1,21 @@
-"""Chooses and loads the runner that a configuration asks for; the only importer of executors."""
+"""Loads the runner that a configuration asks for; the only importer of executors.
+
+Tensors are imported here and not with the module: a server behind its simulator, and every API
+process, never pay for them.
+"""
 
 from __future__ import annotations
 
-import logging
-import os
-
-from refectory_kernels.cpu_decoder import KV_BLOCK_TOKENS
-from refectory_kernels.cpu_level import CpuLevel, available_levels
-from refectory_kernels.dispatch import select_level
 from refectory_server.config import ServerConfig
-from refectory_server.errors import StartupError
 from refectory_server.runner.interface import ModelRunner, ReportProgress
 from refectory_server.runner.simulation import load_simulated_runner
 from refectory_server.simulation_profile import load_profile
 
-logger = logging.getLogger(__name__)
-
-LEVEL_VARIABLE = "REFECTORY_CPU_LEVEL"
-
 
 def load_runner(config: ServerConfig, report: ReportProgress) -> ModelRunner:
-    """A runner that is ready for its first step. Raises `StartupError`.
-
-    Torch is imported here and not with the module: the API process never pays for it.
-    """
+    """A runner that is ready for its first step. Raises `StartupError`."""
     if config.simulator.simulate is not None:
         return load_simulated_runner(load_profile(config.simulator.simulate), config, report)
-    level = _cpu_level(config)
-    report("import_torch", 0.0)
-    # OpenMP threads that spin at a barrier fight for the core with whoever else wants it: with a
-    # busy neighbour a decode step took ten times as long as with this short spin, read at import.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    if level is not None:
-        from refectory_server.runner.load_native import load_native_runner
+    from refectory_server.runner.load_cpu import load_cpu_runner
 
-        return load_native_runner(config, report, level)
-    from refectory_server.runner.torch_model_runner import load_torch_runner
-
-    return load_torch_runner(config, report)
-
-
-def _cpu_level(config: ServerConfig) -> CpuLevel | None:
-    """The native library's instruction level; None: plain torch, said loudly if not asked for."""
-    requested = os.environ.get(LEVEL_VARIABLE)
-    try:
-        level = select_level(available_levels(), requested)
-    except ValueError as error:
-        raise StartupError(f"{LEVEL_VARIABLE} is {error}", reason="CpuLevelUnavailable") from error
-    if level is None and not requested:
-        logger.warning(
-            "no native CPU kernels: the processor has neither AVX-512 nor AVX2, or the package "
-            "was built without a C++ compiler; plain torch computes, several times slower"
-        )
-    if level is not None and config.cache.block_size % KV_BLOCK_TOKENS:
-        logger.warning(
-            "--block-size %d: the native CPU kernels need a multiple of %d; plain torch computes, "
-            "several times slower",
-            config.cache.block_size,
-            KV_BLOCK_TOKENS,
-        )
-        return None
-    return level
+    return load_cpu_runner(config, report)
