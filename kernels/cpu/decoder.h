@@ -17,6 +17,11 @@
 #include "sampling.h"
 #include "thread_team.h"
 
+// kernels/benchmarks defines it, to see where a step's time goes: a part ends here for a member.
+#if !defined(REFECTORY_TRACE)
+#define REFECTORY_TRACE(part, member)
+#endif
+
 namespace refectory::REFECTORY_LEVEL {
 
 // Rows that pass through a part of a matrix together; they stay in the L2 cache.
@@ -79,6 +84,12 @@ class DecoderOf final : public Decoder {
     void multiply(const float* x, int stride, const PackedMatrix<T>& w, int num_rows,
                   Counter& counter, const Epilogue& epilogue);
 
+    // Ends a part of the step for all members.
+    void meet([[maybe_unused]] const char* part, [[maybe_unused]] int member) {
+        REFECTORY_TRACE(part, member);
+        team_.barrier();
+        REFECTORY_TRACE("wait", member);
+    }
     KVCache<T> cache_of(const Layer<T>& layer) const {
         return {layer.kv.data(), config_.num_kv_heads, head_dim_};
     }

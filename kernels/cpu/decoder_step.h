@@ -86,8 +86,10 @@ void DecoderOf<T>::reserve(int num_tokens, int num_sampled) {
 
 template <class T>
 void DecoderOf<T>::run(const RefectoryStep& step, int member) {
+    REFECTORY_TRACE("start", member);
     const Span rows = rows_of(member, step.num_tokens);
     embed(step, rows);
+    REFECTORY_TRACE("embed", member);
     for (std::size_t i = 0; i < layers_.size(); i++) {
         run_layer(step, layers_[i], &counters_[i * kNumStages], member);
     }
@@ -120,24 +122,24 @@ void DecoderOf<T>::run_layer(const RefectoryStep& step, Layer<T>& layer, Counter
     const AddTo to_residual{residual_.data(), hidden};
 
     normalise(layer.attention_norm.data(), rows);
-    team_.barrier();
+    meet("norm", member);
     multiply(normed_.data(), hidden_size_, layer.qkv, num_rows, counters[kQkv],
              Store{qkv_.data(), static_cast<std::size_t>(qkv_size_)});
-    team_.barrier();
+    meet("qkv", member);
     rotate_and_store(layer, rows);
-    team_.barrier();
+    meet("rotary", member);
     attend(step, layer, counters[kAttention], member);
-    team_.barrier();
+    meet("attention", member);
     if (layer.has_output_norms) {
         multiply(attended_.data(), q_size_, layer.o, num_rows, counters[kOut], to_update);
-        team_.barrier();
+        meet("o", member);
         add_normalised(layer.attention_output_norm.data(), rows);
     } else {
         multiply(attended_.data(), q_size_, layer.o, num_rows, counters[kOut], to_residual);
-        team_.barrier();
+        meet("o", member);
     }
     normalise(layer.mlp_norm.data(), rows);
-    team_.barrier();
+    meet("norm", member);
     const std::size_t activated = static_cast<std::size_t>(intermediate_size_);
     if (config_.activation == kSilu) {
         multiply(normed_.data(), hidden_size_, layer.gate_up, num_rows, counters[kGateUp],
@@ -146,16 +148,16 @@ void DecoderOf<T>::run_layer(const RefectoryStep& step, Layer<T>& layer, Counter
         multiply(normed_.data(), hidden_size_, layer.gate_up, num_rows, counters[kGateUp],
                  StoreGated<gelu_tanh>{activated_.data(), activated});
     }
-    team_.barrier();
+    meet("gate_up", member);
     if (layer.has_output_norms) {
         multiply(activated_.data(), intermediate_size_, layer.down, num_rows, counters[kDown],
                  to_update);
-        team_.barrier();
+        meet("down", member);
         add_normalised(layer.mlp_output_norm.data(), rows);
     } else {
         multiply(activated_.data(), intermediate_size_, layer.down, num_rows, counters[kDown],
                  to_residual);
-        team_.barrier();
+        meet("down", member);
     }
 }
 
@@ -234,7 +236,7 @@ void DecoderOf<T>::attend(const RefectoryStep& step, const Layer<T>& layer, Coun
         i = following;
     }
     if (plan_.merges.empty()) return;
-    team_.barrier();
+    meet("attention", member);
     const Span merges = rows_of(member, static_cast<int>(plan_.merges.size()));
     for (int i = merges.first; i < merges.last; i++) merge_segments(plan_.merges[i]);
 }
@@ -336,7 +338,7 @@ void DecoderOf<T>::choose_tokens(const RefectoryStep& step, int member) {
                  sampled_rows_.data() + static_cast<std::size_t>(i) * hidden_size_,
                  config_.hidden_size, hidden_size_, config_.norm_eps);
     }
-    team_.barrier();
+    meet("norm", member);
     const std::size_t stride = static_cast<std::size_t>(lm_head_.matrix.num_panels) * kPanelColumns;
     const Store to_logits{logits_.data(), stride};
     if (config_.logit_soft_cap == 0.0f) {
@@ -346,7 +348,7 @@ void DecoderOf<T>::choose_tokens(const RefectoryStep& step, int member) {
         multiply(sampled_rows_.data(), hidden_size_, lm_head_, step.num_sampled, logits_counter_,
                  StoreCapped{to_logits, config_.logit_soft_cap});
     }
-    team_.barrier();
+    meet("logits", member);
     for (int i = sample_counter_.take(); i < step.num_sampled; i = sample_counter_.take()) {
         const float* logits = logits_.data() + static_cast<std::size_t>(i) * stride;
         if (step.logits != nullptr) {
@@ -355,6 +357,7 @@ void DecoderOf<T>::choose_tokens(const RefectoryStep& step, int member) {
         }
         if (step.rows != nullptr) sample(logits, config_.vocab_size, step.rows[i], step.tokens[i]);
     }
+    REFECTORY_TRACE("sampling", member);
 }
 
 // Pieces are some rows times some panels, handed out as threads become free.
