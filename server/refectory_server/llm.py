@@ -26,6 +26,7 @@ from refectory_server.config import (
 )
 from refectory_server.core.stats import RequestTimings
 from refectory_server.engine.engine_core import EngineCore
+from refectory_server.engine.input_processor import InputProcessor
 from refectory_server.engine.messages import AbortRequests, AddRequest, choice_id
 from refectory_server.engine.output_processor import OutputProcessor
 from refectory_server.engine.output_stream import OutputStream
@@ -175,8 +176,9 @@ class LLM:
             _Pending(f"llm-{next(self._numbers)}", prompt, ids, one, self.get_tokenizer())
             for (prompt, ids), one in zip(encoded, params, strict=True)
         ]
-        for request in pending:
-            self._core.handle(request.message(self._seeds.getrandbits(63)))
+        messages = [r.message(self._input_processor, self._seeds.getrandbits(63)) for r in pending]
+        for message in messages:
+            self._core.handle(message)
         open_streams = {s.request_id: s for request in pending for s in request.streams}
         try:
             with tqdm(total=len(pending), desc="Processed prompts", disable=not use_tqdm) as bar:
@@ -240,13 +242,13 @@ class _Pending:
     def is_ended(self) -> bool:
         return all(stream.is_ended for stream in self.streams)
 
-    def message(self, drawn_seed: int) -> AddRequest:
+    def message(self, processor: InputProcessor, drawn_seed: int) -> AddRequest:
         """`drawn_seed` counts where none was asked for."""
         seed = self._params.seed
         return AddRequest(
             self._request_id,
             self._prompt_token_ids,
-            dataclasses.replace(self._params, stop=()),
+            processor.engine_params(self._params),
             seed=drawn_seed if seed is None else seed,
             arrival_time=self._arrival_time,
         )

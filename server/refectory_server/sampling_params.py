@@ -20,6 +20,9 @@ MAX_STOP_TOKEN_IDS = 256
 """Bounds on what each token is compared with, in threads that all requests share."""
 MAX_LOGIT_BIASES = 1024
 """As in vLLM (`MAX_NUM_LOGIT_BIAS_TOKENS`); each choice of a request carries its own copy."""
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_CHARS = 128
+"""Bounds on what is encoded at arrival and compared with the output's end at each token."""
 MAX_SEED = 2**63 - 1
 MAX_INT32 = 2**31 - 1
 
@@ -53,6 +56,11 @@ class SamplingParams:
     """Token id to what is added to its logit, [-100, 100]; at most 1024 of them."""
     allowed_token_ids: Sequence[int] = ()
     """The only tokens that may be chosen; empty: all."""
+    bad_words: Sequence[str] = ()
+    """Words that the output may not hold; of one of several tokens its last is never chosen after
+    the others. Another spelling, a capital for one, is another word."""
+    bad_words_token_ids: Sequence[Sequence[int]] = ()
+    """Such words as token ids; whoever knows the tokenizer adds those of `bad_words`."""
     seed: int | None = None
     """Key of the counter-based random numbers. Drawn at arrival where None."""
     max_tokens: int | None = None
@@ -74,9 +82,12 @@ class SamplingParams:
     They are the model's own, before penalties and temperature."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        for name in ("stop", "bad_words"):
+            object.__setattr__(self, name, _as_strings(name, getattr(self, name)))
         for name in ("allowed_token_ids", "stop_token_ids"):
             object.__setattr__(self, name, as_token_ids(name, getattr(self, name)))
+        bad_ids = tuple(as_token_ids("bad_words_token_ids", i) for i in self.bad_words_token_ids)
+        object.__setattr__(self, "bad_words_token_ids", bad_ids)
         _check_int("n", self.n, 1, MAX_CHOICES)
         _check_number("temperature", self.temperature, 0.0, 2.0)
         _check_number("top_p", self.top_p, 0.0, 1.0, low_open=True)
@@ -112,20 +123,10 @@ class SamplingParams:
                 f"is {self.max_tokens}",
                 field="min_tokens",
             )
-        if len(self.stop) > MAX_STOP_STRINGS:
-            raise InvalidRequest(
-                f"stop has {len(self.stop)} strings; at most {MAX_STOP_STRINGS} are allowed",
-                field="stop",
-            )
-        if "" in self.stop:
-            raise InvalidRequest("stop holds an empty string; each needs a character", field="stop")
-        longest = max(map(len, self.stop), default=0)
-        if longest > MAX_STOP_CHARS:
-            raise InvalidRequest(
-                f"stop holds a string of {longest} characters; "
-                f"at most {MAX_STOP_CHARS} are allowed",
-                field="stop",
-            )
+        _check_strings("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS)
+        _check_strings("bad_words", self.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_CHARS)
+        for token_ids in self.bad_words_token_ids:
+            _check_ids("bad_words_token_ids", token_ids)
         if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
             raise InvalidRequest(
                 f"stop_token_ids has {len(self.stop_token_ids)} ids; "
@@ -189,14 +190,29 @@ def as_token_ids(field: str, value: Sequence[int]) -> tuple[int, ...]:
         ) from None
 
 
-def _stop_strings(value: Sequence[str]) -> tuple[str, ...]:
+def _as_strings(field: str, value: Sequence[str]) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
         raise InvalidRequest(
-            f"stop is {value!r:.80}; it must be a string or a list of strings", field="stop"
+            f"{field} is {value!r:.80}; it must be a string or a list of strings", field=field
         )
     return tuple(value)
+
+
+def _check_strings(field: str, strings: Sequence[str], max_strings: int, max_chars: int) -> None:
+    if len(strings) > max_strings:
+        raise InvalidRequest(
+            f"{field} has {len(strings)} strings; at most {max_strings} are allowed", field=field
+        )
+    if "" in strings:
+        raise InvalidRequest(f"{field} holds an empty string; each needs a character", field=field)
+    longest = max(map(len, strings), default=0)
+    if longest > max_chars:
+        raise InvalidRequest(
+            f"{field} holds a string of {longest} characters; at most {max_chars} are allowed",
+            field=field,
+        )
 
 
 def _check_ids(field: str, token_ids: Sequence[int]) -> None:

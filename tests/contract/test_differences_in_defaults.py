@@ -77,7 +77,7 @@ async def test_the_defaults_are_as_told() -> None:
             value = getattr(params, field)
             assert (None if value == () else value) == default, what
         told.add(field)
-    optional = {"allowed_token_ids", "logit_bias"}
+    optional = {"allowed_token_ids", "bad_words_token_ids", "logit_bias"}
     assert told | optional == {field.name for field in dataclasses.fields(SamplingParams)}
 
 

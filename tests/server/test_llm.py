@@ -260,6 +260,11 @@ def test_the_embedded_model_knows_the_capital_of_france(
         e[t].decoded_token for t, e in zip(answer.token_ids, answer.logprobs, strict=True)
     ) == (answer.text + "<|im_end|>")
     assert "Processed prompts: 100%" in capsys.readouterr().err
+    forbidding = dataclasses.replace(params, bad_words=["Paris"])
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    (other,) = llm.chat(question, forbidding)[0].outputs
+    assert other.text.startswith(answer.text[: answer.text.index("Paris")].rstrip())
+    assert "Paris" not in other.text
 
 
 def test_its_parameters_have_vllms_names() -> None:

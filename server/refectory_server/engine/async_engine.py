@@ -7,7 +7,6 @@ Owns one stream per choice, abort on early close, and the text side of a request
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import logging
 import random
@@ -168,8 +167,7 @@ class AsyncEngine:
                 AddRequest(
                     prompt_id,
                     prompt_token_ids,
-                    # The text side has the stop strings; the engine has no use for them.
-                    dataclasses.replace(params, stop=()),
+                    input_processor.engine_params(params),
                     seed=self._seeds.getrandbits(63) if params.seed is None else params.seed,
                     arrival_time=arrival_time,
                     deadline=None if timeout_s is None else arrival_time + timeout_s,

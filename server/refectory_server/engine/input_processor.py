@@ -6,6 +6,7 @@ be called from any thread: a worker thread that encodes a long prompt holds no G
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -98,6 +99,24 @@ class InputProcessor:
             merged["max_tokens"] = min(merged["max_tokens"], room)
         return SamplingParams(**merged)
 
+    def engine_params(self, params: SamplingParams) -> SamplingParams:
+        """As the engine takes them: it knows ids only, and stop strings are found on this side.
+
+        A bad word is one at the beginning of a text and after a blank. Raises `InvalidRequest` for
+        one that has no UTF-8 form.
+        """
+        spellings = {
+            tuple(self.encode_prompt(text, add_special_tokens=False, field="bad_words")): None
+            for word in params.bad_words
+            for text in (word, " " + word.lstrip())
+        }
+        return dataclasses.replace(
+            params,
+            stop=(),
+            bad_words=(),
+            bad_words_token_ids=(*params.bad_words_token_ids, *spellings),
+        )
+
     def check(
         self,
         prompt_token_ids: Sequence[int],
@@ -127,6 +146,8 @@ class InputProcessor:
         self._check_ids(params.logit_bias, "logit_bias")
         self._check_ids(params.allowed_token_ids, "allowed_token_ids")
         self._check_ids(params.stop_token_ids, "stop_token_ids")
+        for token_ids in params.bad_words_token_ids:
+            self._check_ids(token_ids, "bad_words_token_ids")
         if params.logprobs is not None and params.logprobs > self._max_logprobs:
             raise InvalidRequest(
                 f"logprobs is {params.logprobs}; allowed is [0, {self._max_logprobs}], the "

@@ -7,6 +7,7 @@ arrays, or `apply` them. Knows no other request and no step.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -37,6 +38,13 @@ class LogitAdjustments:
         self._num_output_tokens = len(token_ids) - num_prompt_tokens
         ends = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_token_ids))
         self._end_ids = _ids(token_id for token_id in sorted(ends) if token_id < vocab_size)
+        self._bad_words = [
+            (tuple(beginning), last)
+            for *beginning, last in filter(None, params.bad_words_token_ids)
+            if last < vocab_size
+        ]
+        longest = max((len(beginning) for beginning, _ in self._bad_words), default=0)
+        self._last_output = deque(token_ids[num_prompt_tokens:], maxlen=longest)
         self.allowed_ids: Ids = _ids(params.allowed_token_ids)
         """The only tokens that may be chosen; empty: all."""
         self.bias_ids: Ids = _ids(params.logit_bias)
@@ -60,6 +68,7 @@ class LogitAdjustments:
             params.has_penalties
             or params.logit_bias
             or params.allowed_token_ids
+            or params.bad_words_token_ids
             or params.min_tokens
         ):
             return None
@@ -73,6 +82,7 @@ class LogitAdjustments:
 
     def add_output_token(self, token_id: int) -> None:
         self._num_output_tokens += 1
+        self._last_output.append(token_id)
         if self._params.has_penalties:
             self._counts.add(token_id)
 
@@ -88,9 +98,18 @@ class LogitAdjustments:
 
     @property
     def forbidden_ids(self) -> Ids:
-        """Tokens that may not be chosen yet."""
+        """Tokens that may not be chosen now: ends that come too early, ends of bad words."""
         must_go_on = self._num_output_tokens < self._params.min_tokens
-        return self._end_ids if must_go_on else self._end_ids[:0]
+        ends = self._end_ids if must_go_on else self._end_ids[:0]
+        if not self._bad_words:
+            return ends
+        output = tuple(self._last_output)
+        last_ids = [
+            last
+            for beginning, last in self._bad_words
+            if output[len(output) - len(beginning) :] == beginning
+        ]
+        return np.concatenate([ends, _ids(last_ids)])
 
     @property
     def counts(self) -> tuple[Ids, Values]:

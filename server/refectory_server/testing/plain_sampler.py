@@ -29,6 +29,10 @@ def plain_adjust(
             value = -np.inf
         if len(output_ids) < params.min_tokens and token_id in ends:
             value = -np.inf
+        for *beginning, last in params.bad_words_token_ids:
+            before = list(output_ids[len(output_ids) - len(beginning) :])
+            if token_id == last and before == beginning:
+                value = -np.inf
         if token_id in prompt_ids or token_id in output_ids:
             penalty = params.repetition_penalty
             value = value / penalty if value > 0 else value * penalty

@@ -67,6 +67,23 @@ def test_a_chat_does_not_get_them_twice() -> None:
     assert ids == [1, 290]
 
 
+def test_the_engine_gets_ids_for_bad_words_and_no_stop_strings() -> None:
+    params = SamplingParams(stop="x", bad_words=["hello", " hello"], bad_words_token_ids=[[7, 8]])
+    processor = input_processor(tokenizer=sentencepiece_tokenizer())
+    assert processor.engine_params(params) == SamplingParams(
+        bad_words_token_ids=[[7, 8], [290], [259, 290]]
+    )
+    bytes_only = input_processor().engine_params(SamplingParams(bad_words=["ab"]))
+    assert bytes_only.bad_words_token_ids == (tuple(b"ab"), tuple(b" ab"))
+    with pytest.raises(
+        InvalidRequest, match="bad_words holds the lone surrogate U\\+D800"
+    ) as caught:
+        processor.engine_params(SamplingParams(bad_words=["\ud800"]))
+    assert caught.value.field == "bad_words"
+    error = refusal([1], bad_words_token_ids=[[3, 259]])
+    assert str(error) == "bad_words_token_ids holds the token id 259; allowed is [0, 258]"
+
+
 def test_chat_keywords_reach_the_template() -> None:
     messages = [{"role": "user", "content": "hi"}]
     processor = input_processor(chat_template=CHAT_TEMPLATE + "{{ note }}")

@@ -34,6 +34,10 @@ SETTINGS = [
     SamplingParams(temperature=0, min_tokens=5, stop_token_ids=(11, 12, 13)),
     SamplingParams(temperature=0, min_tokens=5, logit_bias={2: 100}),
     SamplingParams(temperature=0, min_tokens=5, logit_bias={2: 100}, ignore_eos=True),
+    SamplingParams(temperature=0, bad_words_token_ids=((43,), (17,), (5,), (26, 17), (1000,))),
+    SamplingParams(
+        allowed_token_ids=(1, 3, 4), bad_words_token_ids=((1, 1), (3, 3), (4, 4), (1, 3, 4))
+    ),
     SamplingParams(presence_penalty=2),
     SamplingParams(temperature=0.5, repetition_penalty=1.2, top_p=0.9),
     SamplingParams(
@@ -117,19 +121,30 @@ def test_values_by_hand() -> None:
     assert adjusted(allowed_token_ids=(3,), logit_bias={4: 100.0})[4] == -INF
     assert adjusted(min_tokens=4, stop_token_ids=(1, 77)) == [1.0, -INF, -INF, 4.0, -2.0]
     assert adjusted(min_tokens=3, stop_token_ids=(1,)) == row
+    assert adjusted(bad_words_token_ids=((0,), (4, 3, 1))) == [-INF, -INF, *row[2:]]
+    # Of the prompt's tokens none is the beginning of a word; nor is the output longer than it is.
+    assert adjusted(bad_words_token_ids=((4, 4), (1, 4, 3, 4, 3, 2), (3, 77))) == row
 
 
-def test_counts_after_a_preemption_are_those_of_a_request_that_never_stopped() -> None:
-    params = SamplingParams(repetition_penalty=1.3, frequency_penalty=0.2, presence_penalty=0.1)
+def test_what_is_known_after_a_preemption_is_that_of_a_request_that_never_stopped() -> None:
+    params = SamplingParams(
+        repetition_penalty=1.3,
+        frequency_penalty=0.2,
+        presence_penalty=0.1,
+        bad_words_token_ids=tuple((i, i, j) for i in range(61) for j in range(50)),
+    )
     rng = random.Random(7)
     prompt = [rng.randrange(VOCAB_SIZE) for _ in range(30)]
     running = make_request("r", params, prompt)
     row = random_logits(1, 0)[0].tolist()
     for _ in range(300):
         running.append_output_token(rng.randrange(VOCAB_SIZE))
+    for _ in range(2):
+        running.append_output_token(7)
     restarted = make_request("r", params, prompt, running.token_ids[len(prompt) :])
 
     assert adjusted_row(row, running) == adjusted_row(row, restarted)
+    assert adjusted_row(row, running)[:50] == [-INF] * 50
 
 
 def test_more_distinct_tokens_than_the_first_buffer_holds() -> None:
