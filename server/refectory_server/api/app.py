@@ -13,6 +13,7 @@ from refectory_server.api.auth import AuthMiddleware, load_api_keys
 from refectory_server.api.error_handlers import UnexpectedErrorMiddleware, add_error_handlers
 from refectory_server.api.in_flight import InFlightMiddleware
 from refectory_server.api.lifecycle import Lifecycle
+from refectory_server.api.openapi import add_openapi_route
 from refectory_server.api.request_id import RequestIdMiddleware
 from refectory_server.api.routes_openai import OpenAIRoutes
 from refectory_server.api.routes_ops import OpsRoutes
@@ -38,13 +39,15 @@ def create_app(
     """
     service = _make_service(engine, config, metrics, lifecycle, times or StreamTimes())
     metrics.configure(config)
+    keys = load_api_keys(config.api)
     app = _make_app()
     app.include_router(OpenAIRoutes(service).router())
     app.include_router(OpsRoutes(service).router())
+    add_openapi_route(app, needs_key=bool(keys))
     add_error_handlers(app)
     # The last one added is the outermost: ids go onto refusals too, and refusals are not counted.
     app.add_middleware(UnexpectedErrorMiddleware)
-    if keys := load_api_keys(config.api):
+    if keys:
         app.add_middleware(AuthMiddleware, keys=keys)
     app.add_middleware(InFlightMiddleware, lifecycle=lifecycle, on_rejected=metrics.on_rejected)
     app.add_middleware(RequestIdMiddleware)
@@ -68,8 +71,8 @@ def _make_app() -> FastAPI:
     return FastAPI(
         title="Refectory",
         version=__version__,
-        # Bodies are parsed by hand (limits, strictness), so a generated schema would be empty.
-        openapi_url=None,
+        openapi_url=None,  # ours says more, and pages for it would load scripts from elsewhere
+        generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,
     )
 

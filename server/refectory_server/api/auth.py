@@ -18,8 +18,8 @@ from refectory_server.api.error_handlers import Unauthorized, error_reply
 from refectory_server.config import ApiConfig
 from refectory_server.errors import StartupError
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
-"""For probes and Prometheus, which carry no key."""
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/openapi.json"})
+"""For probes and Prometheus, which carry no key, and for tools that read how to send one."""
 
 
 def load_api_keys(config: ApiConfig) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ millions of items. Knows no request.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -39,6 +39,13 @@ def text_or_list(value: object) -> str:
 
 def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
+
+
+def _no_number(value: object) -> object:
+    """To `Literal`, 0 is false."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise PydanticKnownError("bool_type")
+    return value
 
 
 def prompt_kind(value: object) -> str:
@@ -121,6 +128,7 @@ def _children(value: Any) -> list[Any]:
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
 # A list ends at its first bad item: pydantic would collect one error for each of millions.
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+OnlyFalse = Annotated[Literal[False], BeforeValidator(_no_number)]
 StopList = Annotated[list[str], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
 StopStrings = Annotated[StopList, BeforeValidator(_as_list, json_schema_input_type=str | StopList)]
 TemplateKwargs = Annotated[dict[str, Any], AfterValidator(_check_template_kwargs)]

@@ -19,6 +19,7 @@ from refectory_server.api.field_types import (
     TEXT_TAG,
     LogitBias,
     NoMoreThanFit,
+    OnlyFalse,
     Prompt,
     StopStrings,
     TemplateKwargs,
@@ -78,8 +79,8 @@ def _not_served(name: str, value: object, feature: str, allowed: str) -> Pydanti
 
 class StreamOptions(RequestModel):
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
-    continuous_usage_stats: Literal[False] | None = None
+    include_obfuscation: OnlyFalse | None = None
+    continuous_usage_stats: OnlyFalse | None = None
 
 
 class GenerationRequest(RequestModel):
@@ -269,7 +270,7 @@ class TokenizeRequest(TemplateFields):
     messages: Messages | None = None
     add_special_tokens: bool | None = None
     """Default: true for a prompt, false for messages (the template writes them)."""
-    return_token_strs: Literal[False] | None = None
+    return_token_strs: OnlyFalse | None = None
 
     @model_validator(mode="after")
     def _check_one_input(self) -> TokenizeRequest:

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 
-class ErrorDetail(BaseModel):
+class WholeModel(BaseModel):
+    """Goes out with every field, whether set or not."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+class ErrorDetail(WholeModel):
     message: str
     type: str
     param: str | None = None
@@ -66,7 +72,7 @@ class CompletionLogprobs(BaseModel):
     """Characters of the choice's text before the token."""
 
 
-class AssistantMessage(BaseModel):
+class AssistantMessage(WholeModel):
     role: Literal["assistant"] = "assistant"
     content: str
     refusal: None = None
@@ -79,7 +85,7 @@ class ChatChoice(BaseModel):
     finish_reason: FinishWord
 
 
-class ChatCompletion(BaseModel):
+class ChatCompletion(WholeModel):
     id: str
     object: Literal["chat.completion"] = "chat.completion"
     created: int
@@ -127,7 +133,7 @@ class Completion(BaseModel):
     usage: Usage | None = None
 
 
-class ModelCard(BaseModel):
+class ModelCard(WholeModel):
     id: str
     object: Literal["model"] = "model"
     created: int
@@ -137,12 +143,12 @@ class ModelCard(BaseModel):
     """Null until the model is loaded."""
 
 
-class ModelList(BaseModel):
+class ModelList(WholeModel):
     object: Literal["list"] = "list"
     data: list[ModelCard]
 
 
-class TokenizeResponse(BaseModel):
+class TokenizeResponse(WholeModel):
     tokens: list[int]
     count: int
     max_model_len: int
@@ -151,6 +157,10 @@ class TokenizeResponse(BaseModel):
 
 class DetokenizeResponse(BaseModel):
     prompt: str
+
+
+class VersionResponse(BaseModel):
+    version: str
 
 
 class LoadResponse(BaseModel):

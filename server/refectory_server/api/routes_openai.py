@@ -26,6 +26,7 @@ from refectory_server.api.body import decode_json_object, read_body
 from refectory_server.api.choices import Tally, collect
 from refectory_server.api.error_handlers import error_event
 from refectory_server.api.generation import Prompts, prepare
+from refectory_server.api.openapi import GENERATION_ERRORS, operation
 from refectory_server.api.parsing import parse_generation
 from refectory_server.api.protocol import (
     ChatCompletionRequest,
@@ -34,7 +35,14 @@ from refectory_server.api.protocol import (
 )
 from refectory_server.api.racing import race, raise_when_disconnected, raise_when_stopped
 from refectory_server.api.request_id import engine_request_id
-from refectory_server.api.responses import ModelCard, ModelList, json_response
+from refectory_server.api.responses import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    ModelCard,
+    ModelList,
+    json_response,
+)
 from refectory_server.api.service import Service
 from refectory_server.api.sse import EventStream
 from refectory_server.engine.input_processor import InputProcessor
@@ -47,10 +55,28 @@ class OpenAIRoutes:
     def router(self) -> APIRouter:
         router = APIRouter()
         add = router.add_api_route
-        add("/v1/chat/completions", self.chat_completions, methods=["POST"])
-        add("/v1/completions", self.completions, methods=["POST"])
-        add("/v1/models", self.models, methods=["GET"])
-        add("/v1/models/{name:path}", self.model, methods=["GET"])
+        add(
+            "/v1/chat/completions",
+            self.chat_completions,
+            methods=["POST"],
+            **operation(
+                ChatCompletion,
+                body=ChatCompletionRequest,
+                chunk=ChatCompletionChunk,
+                errors=GENERATION_ERRORS,
+            ),
+        )
+        add(
+            "/v1/completions",
+            self.completions,
+            methods=["POST"],
+            **operation(
+                Completion, body=CompletionRequest, chunk=Completion, errors=GENERATION_ERRORS
+            ),
+        )
+        add("/v1/models", self.models, methods=["GET"], **operation(ModelList))
+        card = operation(ModelCard, errors=(404,))
+        add("/v1/models/{name:path}", self.model, methods=["GET"], **card)
         return router
 
     async def chat_completions(self, request: Request) -> Response:

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from refectory_server.api.body import decode_json_object, read_body
 from refectory_server.api.generation import encode_messages
+from refectory_server.api.openapi import BODY_ERRORS, operation, probe
 from refectory_server.api.parsing import parse
 from refectory_server.api.protocol import DetokenizeRequest, TokenizeRequest
 from refectory_server.api.responses import (
@@ -25,6 +26,7 @@ from refectory_server.api.responses import (
     LoadResponse,
     ReadyResponse,
     TokenizeResponse,
+    VersionResponse,
     json_response,
 )
 from refectory_server.api.service import Service
@@ -43,18 +45,29 @@ class OpsRoutes:
     def router(self) -> APIRouter:
         router = self.monitoring_router()
         add = router.add_api_route
-        add("/load", self.load, methods=["GET"])
-        add("/version", self.version, methods=["GET"])
-        add("/tokenize", self.tokenize, methods=["POST"])
-        add("/detokenize", self.detokenize, methods=["POST"])
+        add("/load", self.load, methods=["GET"], **operation(LoadResponse))
+        add("/version", self.version, methods=["GET"], **operation(VersionResponse))
+        add(
+            "/tokenize",
+            self.tokenize,
+            methods=["POST"],
+            **operation(TokenizeResponse, body=TokenizeRequest, errors=BODY_ERRORS),
+        )
+        add(
+            "/detokenize",
+            self.detokenize,
+            methods=["POST"],
+            **operation(DetokenizeResponse, body=DetokenizeRequest, errors=BODY_ERRORS),
+        )
         return router
 
     def monitoring_router(self) -> APIRouter:
         """What probes and scrapers read."""
         router = APIRouter()
-        router.add_api_route("/health", self.health, methods=["GET", "HEAD"])
-        router.add_api_route("/ready", self.ready, methods=["GET", "HEAD"])
-        router.add_api_route("/metrics", self.metrics, methods=["GET"])
+        add = router.add_api_route
+        add("/health", self.health, methods=["GET", "HEAD"], **probe())
+        add("/ready", self.ready, methods=["GET", "HEAD"], **probe(ReadyResponse))
+        add("/metrics", self.metrics, methods=["GET"], **operation(is_text=True))
         return router
 
     async def health(self) -> Response:
@@ -91,7 +104,7 @@ class OpsRoutes:
         )
 
     async def version(self) -> Response:
-        return json_response(f'{{"version":"{__version__}"}}')
+        return json_response(VersionResponse(version=__version__))
 
     async def metrics(self) -> Response:
         metrics = self._service.metrics

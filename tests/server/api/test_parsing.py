@@ -189,6 +189,11 @@ USER = {"role": "user", "content": "hi"}
             "(in stream_options)",
         ),
         (
+            {"stream": True, "stream_options": {"continuous_usage_stats": 0}},
+            "stream_options.continuous_usage_stats",
+            "stream_options.continuous_usage_stats is 0; it must be true or false",
+        ),
+        (
             {"stream": True, "stream_options": {"continuous_usage_stats": True}},
             "stream_options.continuous_usage_stats",
             "stream_options.continuous_usage_stats is true; allowed is false",
