@@ -78,24 +78,24 @@ def _as_bias(value: object) -> object:
     return biases
 
 
-def _check_num_parts(value: object, info: ValidationInfo) -> object:
+def _check_num_texts(value: object, info: ValidationInfo) -> object:
     """Refuse more than could fit before any is looked at: each takes microseconds."""
     assert info.context is not None
     max_model_len = info.context["max_model_len"]
-    num_parts = sum(map(_num_parts, value)) if isinstance(value, list) else 0
-    if num_parts > max_model_len:
+    num_texts = sum(map(_num_texts, value)) if isinstance(value, list) else 0
+    if num_texts > max_model_len:
         raise PydanticCustomError(
-            "too_many_parts",
-            "has {count} messages and content parts; at most {limit} are allowed: the context is "
-            "{limit} tokens",
-            {"count": num_parts, "limit": max_model_len},
+            "too_many_texts",
+            "has {count} texts; at most {limit} are allowed: the context is {limit} tokens",
+            {"count": num_texts, "limit": max_model_len},
         )
     return value
 
 
-def _num_parts(message: object) -> int:
+def _num_texts(message: object) -> int:
+    """A message's content is one text, or as many as it has parts."""
     content = message.get("content") if isinstance(message, dict) else None
-    return 1 + len(content) if isinstance(content, list) else 1
+    return len(content) or 1 if isinstance(content, list) else 1
 
 
 def _check_template_kwargs(value: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ LogitBias = Annotated[
         }
     ),
 ]
-NoMoreThanFit = BeforeValidator(_check_num_parts)
+NoMoreThanFit = BeforeValidator(_check_num_texts)
 OnePrompt = Annotated[
     Annotated[str, Tag(TEXT_TAG)] | Annotated[TokenIds, Field(min_length=1), Tag(LIST_TAG)],
     Discriminator(text_or_list),

@@ -19,7 +19,7 @@ from refectory_server.api.protocol import ChatCompletionRequest, TokenizeRequest
 from refectory_server.errors import InvalidRequest
 from refectory_server.testing.simulated_engine import FACTS
 
-MAX_PARTS = FACTS.max_model_len
+MAX_LEN = FACTS.max_model_len
 
 
 class Looked(dict[str, Any]):
@@ -47,32 +47,35 @@ def messages(num_messages: int, num_parts: int | None = None) -> list[Looked]:
 @pytest.mark.parametrize(
     ("num_messages", "num_parts", "count"),
     [
-        (MAX_PARTS + 1, None, MAX_PARTS + 1),
+        (MAX_LEN + 1, None, MAX_LEN + 1),
         (20_000, None, 20_000),
-        (1, MAX_PARTS, MAX_PARTS + 1),
-        (16, 40, 656),
+        (1, MAX_LEN + 1, MAX_LEN + 1),
+        (16, 40, 640),
     ],
 )
-def test_more_parts_than_the_context_has_tokens_are_counted_and_not_looked_at(
+def test_more_texts_than_the_context_has_tokens_are_counted_and_not_looked_at(
     num_messages: int, num_parts: int | None, count: int
 ) -> None:
     body = {"messages": messages(num_messages, num_parts)}
     with pytest.raises(InvalidRequest) as caught:
-        parse_generation(ChatCompletionRequest, body, max_model_len=MAX_PARTS)
+        parse_generation(ChatCompletionRequest, body, max_model_len=MAX_LEN)
     assert caught.value.field == "messages"
     assert str(caught.value) == (
-        f"messages has {count} messages and content parts; at most {MAX_PARTS} are allowed: the "
-        f"context is {MAX_PARTS} tokens"
+        f"messages has {count} texts; at most {MAX_LEN} are allowed: the context is {MAX_LEN} "
+        "tokens"
     )
     with pytest.raises(InvalidRequest):
-        parse(TokenizeRequest, body, max_model_len=MAX_PARTS)
+        parse(TokenizeRequest, body, max_model_len=MAX_LEN)
     assert Looked.num_looked == 0
 
 
-def test_as_many_parts_as_the_context_has_tokens_are_looked_at() -> None:
-    body = {"messages": messages(MAX_PARTS)}
-    wire = parse_generation(ChatCompletionRequest, body, max_model_len=MAX_PARTS)
-    assert len(wire.messages) == Looked.num_looked == MAX_PARTS
+@pytest.mark.parametrize(("num_messages", "num_parts"), [(MAX_LEN, None), (MAX_LEN // 2, 2)])
+def test_as_many_texts_as_the_context_has_tokens_are_looked_at(
+    num_messages: int, num_parts: int | None
+) -> None:
+    body = {"messages": messages(num_messages, num_parts)}
+    wire = parse_generation(ChatCompletionRequest, body, max_model_len=MAX_LEN)
+    assert len(wire.messages) == Looked.num_looked == num_messages
 
 
 def filled(start: bytes, item: bytes, end: bytes, count: int | None = None) -> bytes:
