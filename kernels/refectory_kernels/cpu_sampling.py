@@ -143,22 +143,27 @@ def sample(
             f"logits are {logits.dtype} of shape {logits.shape}; "
             f"allowed is float32 of shape [{len(rows)}, vocab_size]"
         )
+    packed = SamplingRows(rows, logits.shape[1])
+    sample_packed(logits, packed, level)
+    return packed.results()
+
+
+def sample_packed(logits: npt.NDArray[np.float32], rows: SamplingRows, level: CpuLevel) -> None:
+    """The same for rows made for these logits; the tokens are written to `rows`."""
     library = load_library()
     if library is None:
         raise RuntimeError("refectory_kernels was built without its native library")
-    vocab_size = logits.shape[1]
-    packed = SamplingRows(rows, vocab_size)
+    num_rows, vocab_size = logits.shape
     code = library.refectory_sample(
         level.value.encode(),
         ctypes.c_void_p(address(logits)),
-        len(rows),
+        num_rows,
         vocab_size,
-        packed.structs,
-        packed.tokens,
+        rows.structs,
+        rows.tokens,
     )
     if code != 0:
         raise RuntimeError(f"refectory_sample of level {level} failed with code {code}")
-    return packed.results()
 
 
 def _fill(struct: SamplingRowStruct, row: SamplingRow, vocab_size: int) -> None:
