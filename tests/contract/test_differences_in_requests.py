@@ -38,6 +38,7 @@ WITHOUT_EFFECT = {"chat": CHAT_WITHOUT_EFFECT, "completions": COMPLETION_WITHOUT
 SAME: dict[str, Any] = {
     "add_generation_prompt": False,
     "allowed_token_ids": [97, 98],
+    "bad_words": ["x"],
     "frequency_penalty": -2,
     "ignore_eos": True,
     "include_stop_str_in_output": True,

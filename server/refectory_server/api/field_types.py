@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from refectory_server.api.wording import show
-from refectory_server.sampling_params import MAX_LOGIT_BIASES, MAX_STOP_STRINGS
+from refectory_server.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIASES, MAX_STOP_STRINGS
 
 MAX_INT32 = 2**31 - 1
 MAX_TEMPLATE_KWARGS_DEPTH = 16
@@ -131,6 +131,7 @@ TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 OnlyFalse = Annotated[Literal[False], BeforeValidator(_no_number)]
 StopList = Annotated[list[str], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
 StopStrings = Annotated[StopList, BeforeValidator(_as_list, json_schema_input_type=str | StopList)]
+BadWords = Annotated[list[str], Field(max_length=MAX_BAD_WORDS, fail_fast=True)]
 TemplateKwargs = Annotated[dict[str, Any], AfterValidator(_check_template_kwargs)]
 LogitBias = Annotated[
     dict[int, float],

@@ -61,7 +61,6 @@ SHARED_WITHOUT_EFFECT: dict[str, WithoutEffect] = {
     "store": _only("stored completions", False),
     "user": _any("string"),
     # Sampling at its neutral value.
-    "bad_words": _only("forbidden words", []),
     "length_penalty": _only("beam search", 1),
     "prompt_logprobs": _only("log-probabilities of the prompt"),
     "truncate_prompt_tokens": _only("truncation of prompts"),

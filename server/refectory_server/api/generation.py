@@ -36,6 +36,7 @@ SAMPLING_FIELDS = (
     "repetition_penalty",
     "logit_bias",
     "allowed_token_ids",
+    "bad_words",
     "seed",
     "stop",
     "stop_token_ids",

@@ -17,6 +17,7 @@ from refectory_server.api.field_types import (
     MAX_INT32,
     PROMPTS_TAG,
     TEXT_TAG,
+    BadWords,
     LogitBias,
     NoMoreThanFit,
     OnlyFalse,
@@ -100,6 +101,7 @@ class GenerationRequest(RequestModel):
     repetition_penalty: float | None = None
     logit_bias: LogitBias | None = None
     allowed_token_ids: Annotated[TokenIds, Field(min_length=1)] | None = None
+    bad_words: BadWords | None = None
     seed: int | None = None
     stop: StopStrings | None = None
     stop_token_ids: Annotated[TokenIds, Field(max_length=MAX_STOP_TOKEN_IDS)] | None = None

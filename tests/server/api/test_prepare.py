@@ -33,6 +33,7 @@ PARAMETERS: list[tuple[str, Any, str, Any]] = [
     ("repetition_penalty", 1.2, "repetition_penalty", 1.2),
     ("logit_bias", {"104": 5, "0": -100.0}, "logit_bias", {104: 5, 0: -100.0}),
     ("allowed_token_ids", [97, 98], "allowed_token_ids", (97, 98)),
+    ("bad_words", ["x", " y"], "bad_words", ("x", " y")),
     ("seed", -3, "seed", -3),
     ("stop", "x", "stop", ("x",)),
     ("stop", ["x", "y"], "stop", ("x", "y")),
