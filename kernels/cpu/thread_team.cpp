@@ -5,14 +5,18 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <climits>
 
 namespace refectory {
 
 namespace {
 
-constexpr int kPauses = 100;
-constexpr int kYields = 2000;  // about a millisecond
+using Clock = std::chrono::steady_clock;
+
+// What a sleep and its wake-up cost; a thread that is later than that has lost its processor.
+constexpr std::chrono::microseconds kSpin{50};
+constexpr int kPausesPerLook = 16;
 
 void bind_to(int cpu) {
     if (cpu == kAnywhere) return;
@@ -48,14 +52,13 @@ void Turnstile::advance() {
 }
 
 void Turnstile::wait_while(int value) {
-    for (int i = 0; i < kPauses; i++) {
-        if (this->value() != value) return;
-        _mm_pause();
-    }
-    for (int i = 0; i < kYields; i++) {
-        if (this->value() != value) return;
-        sched_yield();
-    }
+    const Clock::time_point end = Clock::now() + kSpin;
+    do {
+        for (int i = 0; i < kPausesPerLook; i++) {
+            if (this->value() != value) return;
+            _mm_pause();
+        }
+    } while (Clock::now() < end);
     num_asleep_.fetch_add(1, std::memory_order_seq_cst);
     while (this->value() == value) {
         syscall(SYS_futex, &value_, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
