@@ -32,12 +32,18 @@ struct AttentionPlan {
     std::vector<AttentionItem> items;
     std::vector<AttentionMerge> merges;
     int num_partials = 0;
+    // Whether the item of a sequence's only token stores that token's key and value itself; all
+    // others are stored before any item runs.
+    bool stores_single_tokens = false;
+    bool stores_others = false;
 
     void build(const RefectoryStep& step, int num_kv_heads, int group_size, int num_threads) {
         items.clear();
         merges.clear();
         num_partials = 0;
         const int num_chunks = (group_size + kTileRows - 1) / kTileRows;
+        stores_single_tokens = num_chunks == 1;
+        stores_others = !stores_single_tokens || step.num_tokens > step.num_sequences;
         const bool is_short_of_work =
             step.num_sequences * num_kv_heads * num_chunks < 4 * num_threads;
         // Prefills first: their pieces are the large ones.

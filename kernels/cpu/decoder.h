@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <stdexcept>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "rotary.h"
 #include "sampling.h"
 #include "thread_team.h"
+#include "work_share.h"
 
 // kernels/benchmarks defines it, to see where a step's time goes: a part ends here for a member.
 #if !defined(REFECTORY_TRACE)
@@ -26,20 +26,22 @@ namespace refectory::REFECTORY_LEVEL {
 
 // Rows that pass through a part of a matrix together; they stay in the L2 cache.
 constexpr int kBlockRows = 96;
+// So few rows are normalised by every member for itself: that costs less than to meet.
+constexpr int kFewRows = 32;
 
 template <class T>
 struct Layer {
-    PackedMatrix<T> qkv, o, gate_up, down;
-    Array<float> attention_norm, attention_output_norm, mlp_norm, mlp_output_norm;
-    Array<float> query_norm, key_norm;
-    bool has_output_norms, has_head_norms;
+    Matrix<T> qkv, o, gate_up, down;
+    const float *attention_norm, *mlp_norm;
+    const float *attention_output_norm, *mlp_output_norm;  // null: none, as the two below
+    const float *query_norm, *key_norm;
     int rotary_table;
     int window;
     Array<T> kv;
 };
 
 struct RotaryTable {
-    Array<float> cos, sin;  // [num_positions][half]
+    const float *cos, *sin;  // [num_positions][half]
 };
 
 template <class T>
@@ -55,20 +57,16 @@ class DecoderOf final : public Decoder {
   private:
     enum Stage { kQkv, kAttention, kOut, kGateUp, kDown, kNumStages };
 
-    // Work handed out piece by piece, so that a thread that was held up holds up nobody else.
-    struct alignas(64) Counter {
-        std::atomic<int> next{0};
-        int take() { return next.fetch_add(1, std::memory_order_relaxed); }
-    };
-
-    Array<float> padded_norm(const float* weights, int size, const std::vector<int>& features);
+    const float* padded_norm(const float* weights, int size, const std::vector<int>& features);
     void prepare(const RefectoryStep& step);
     void reserve(int num_tokens, int num_sampled);
     void run(const RefectoryStep& step, int member);
     void embed(const RefectoryStep& step, Span rows);
-    void run_layer(const RefectoryStep& step, Layer<T>& layer, Counter* counters, int member);
-    void rotate_and_store(const Layer<T>& layer, Span rows);
-    void attend(const RefectoryStep& step, const Layer<T>& layer, Counter& counter, int member);
+    void run_layer(const RefectoryStep& step, int index, int member);
+    void store_rows(const RefectoryStep& step, const Layer<T>& layer, Span rows);
+    void store_key_value(const Layer<T>& layer, int row, int kv_head);
+    void rotate(const Layer<T>& layer, int row, const float* norm, float scale, float* head) const;
+    void attend(const RefectoryStep& step, const Layer<T>& layer, WorkShare& share, int member);
     template <int Rows>
     void attend_tile(const RefectoryStep& step, const Layer<T>& layer, const AttentionItem& item,
                      Span tokens, const T* const (&after)[kTileBlocks]);
@@ -77,12 +75,12 @@ class DecoderOf final : public Decoder {
                         const AttentionItem& item, Span tokens,
                         const T* const (&after)[kTileBlocks]);
     void merge_segments(const AttentionMerge& merge);
-    void normalise(const float* weights, Span rows);
+    const float* normalise(const float* weights, int num_rows, int member);
     void add_normalised(const float* weights, Span rows);
     void choose_tokens(const RefectoryStep& step, int member);
     template <class Epilogue>
-    void multiply(const float* x, int stride, const PackedMatrix<T>& w, int num_rows,
-                  Counter& counter, const Epilogue& epilogue);
+    void multiply(const float* x, int stride, const Matrix<T>& w, const Matrix<T>& following,
+                  int num_rows, WorkShare& share, int member, const Epilogue& epilogue);
 
     // Ends a part of the step for all members.
     void meet([[maybe_unused]] const char* part, [[maybe_unused]] int member) {
@@ -112,12 +110,12 @@ class DecoderOf final : public Decoder {
     const int qkv_size_, q_size_;   // padded
     const float query_scale_;
     ThreadTeam team_;
+    Arena arena_;  // of all that is loaded
     std::vector<RotaryTable> rotary_tables_;
     std::vector<Layer<T>> layers_;
-    Array<T> embedding_;  // [vocab_size][hidden_size]; none where tied
-    PackedMatrix<T> lm_head_;
-    bool is_tied_ = false;
-    Array<float> final_norm_;
+    const T* embedding_ = nullptr;  // [vocab_size][hidden_size]; null where tied
+    Matrix<T> lm_head_{};
+    const float* final_norm_ = nullptr;
 
     // Of a step.
     int token_capacity_ = 0, sampled_capacity_ = 0, partial_capacity_ = 0;
@@ -125,8 +123,9 @@ class DecoderOf final : public Decoder {
     std::vector<std::int32_t> blocks_;  // [num_sequences][blocks_stride_], of kBlockTokens tokens
     int blocks_stride_ = 0;
     AttentionPlan plan_;
-    std::vector<Counter> counters_;
-    Counter logits_counter_, sample_counter_;
+    std::vector<WorkShare> shares_;  // [num_layers][kNumStages]
+    WorkShare logits_share_, sample_share_;
+    std::vector<Array<float>> widened_, own_normed_;  // one a member
     Array<float> residual_, normed_, qkv_, attended_, update_, activated_, partials_;
     Array<float> sampled_rows_, logits_;
 };

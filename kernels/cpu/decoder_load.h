@@ -17,18 +17,25 @@ DecoderOf<T>::DecoderOf(const RefectoryDecoderConfig& config)
       q_size_(config.num_heads * head_dim_),
       query_scale_(config.attention_scale * (config.attention_soft_cap == 0 ? kLog2E : 1.0f)),
       team_(std::vector<int>(config.cpus, config.cpus + config.num_threads)),
-      counters_(static_cast<std::size_t>(config.num_layers) * kNumStages) {
+      shares_(static_cast<std::size_t>(config.num_layers) * kNumStages, WorkShare(team_.size())),
+      logits_share_(team_.size()),
+      sample_share_(team_.size()) {
     if (head_dim_ > kMaxHeadDim) throw std::invalid_argument("head_dim is above 256");
     layers_.reserve(static_cast<std::size_t>(config.num_layers));
+    for (int member = 0; member < team_.size(); member++) {
+        widened_.emplace_back(static_cast<std::size_t>(kMaxWidenedK) * kPanelColumns);
+        own_normed_.emplace_back(static_cast<std::size_t>(kFewRows) * hidden_size_);
+    }
 }
 
 template <class T>
 void DecoderOf<T>::add_rotary_table(const float* cos, const float* sin) {
     const int half = config_.head_dim / 2, padded = head_dim_ / 2;
     const auto copy = [&](const float* from) {
-        Array<float> to(static_cast<std::size_t>(config_.num_positions) * padded);
+        float* const to =
+            arena_.allocate<float>(static_cast<std::size_t>(config_.num_positions) * padded);
         for (std::size_t p = 0; p < static_cast<std::size_t>(config_.num_positions); p++) {
-            std::copy_n(from + p * half, half, to.data() + p * padded);
+            std::copy_n(from + p * half, half, to + p * padded);
         }
         return to;
     };
@@ -36,11 +43,10 @@ void DecoderOf<T>::add_rotary_table(const float* cos, const float* sin) {
 }
 
 template <class T>
-Array<float> DecoderOf<T>::padded_norm(const float* weights, int padded,
+const float* DecoderOf<T>::padded_norm(const float* weights, int padded,
                                        const std::vector<int>& features) {
-    Array<float> norm;
-    if (weights == nullptr) return norm;
-    norm = Array<float>(static_cast<std::size_t>(padded));
+    if (weights == nullptr) return nullptr;
+    float* const norm = arena_.allocate<float>(static_cast<std::size_t>(padded));
     for (std::size_t i = 0; i < features.size(); i++) {
         if (features[i] != kZeros) norm[i] = weights[features[i]];
     }
@@ -69,7 +75,7 @@ void DecoderOf<T>::add_layer(const RefectoryLayerWeights& w) {
         }
     };
     const auto pack_columns = [&](const std::vector<int>& features, const float* bias) {
-        PackedMatrix<T> packed = pack(columns, features, bias != nullptr);
+        const Matrix<T> packed = pack(arena_, columns, features, bias != nullptr);
         columns.clear();
         return packed;
     };
@@ -113,8 +119,6 @@ void DecoderOf<T>::add_layer(const RefectoryLayerWeights& w) {
     layer.mlp_output_norm = padded_norm(w.mlp_output_norm, hidden_size_, hidden);
     layer.query_norm = padded_norm(w.query_norm, head_dim_, head_features_);
     layer.key_norm = padded_norm(w.key_norm, head_dim_, head_features_);
-    layer.has_output_norms = w.attention_output_norm != nullptr;
-    layer.has_head_norms = w.query_norm != nullptr;
     layer.rotary_table = w.rotary_table;
     layer.window = w.window;
     layer.kv = Array<T>(static_cast<std::size_t>(c.num_blocks) * c.block_size * c.num_kv_heads * 2 *
@@ -124,19 +128,20 @@ void DecoderOf<T>::add_layer(const RefectoryLayerWeights& w) {
 template <class T>
 void DecoderOf<T>::set_ends(const void* embedding, const void* lm_head, const float* final_norm) {
     const auto& c = config_;
-    is_tied_ = lm_head == nullptr;
-    const T* rows = static_cast<const T*>(is_tied_ ? embedding : lm_head);
+    const bool is_tied = lm_head == nullptr;
+    const T* rows = static_cast<const T*>(is_tied ? embedding : lm_head);
     std::vector<Column<T>> columns;
     for (int token = 0; token < c.vocab_size; token++) {
         columns.push_back({rows + static_cast<std::size_t>(token) * c.hidden_size});
     }
     const std::vector<int> hidden = padded_features(c.hidden_size, hidden_size_);
-    lm_head_ = pack(columns, hidden, false);
+    lm_head_ = pack(arena_, columns, hidden, false);
     final_norm_ = padded_norm(final_norm, hidden_size_, hidden);
-    if (is_tied_) return;
+    if (is_tied) return;
     const std::size_t size = static_cast<std::size_t>(c.vocab_size) * c.hidden_size;
-    embedding_ = Array<T>(size);
-    std::copy_n(static_cast<const T*>(embedding), size, embedding_.data());
+    T* const copy = arena_.allocate<T>(size);
+    std::copy_n(static_cast<const T*>(embedding), size, copy);
+    embedding_ = copy;
 }
 
 }  // namespace refectory::REFECTORY_LEVEL

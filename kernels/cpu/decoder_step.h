@@ -57,9 +57,18 @@ void DecoderOf<T>::prepare(const RefectoryStep& step) {
         partials_ = Array<float>(static_cast<std::size_t>(partial_capacity_) *
                                  (Partial::kHeader + kMaxHeadDim));
     }
-    for (Counter& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
-    logits_counter_.next.store(0, std::memory_order_relaxed);
-    sample_counter_.next.store(0, std::memory_order_relaxed);
+    const auto num_blocks_of = [](int rows) { return (rows + kBlockRows - 1) / kBlockRows; };
+    const int num_blocks = num_blocks_of(step.num_tokens);
+    for (std::size_t i = 0; i < layers_.size(); i++) {
+        WorkShare* shares = &shares_[i * kNumStages];
+        shares[kQkv].reset(num_blocks * layers_[i].qkv.num_panels);
+        shares[kAttention].reset(static_cast<int>(plan_.items.size()));
+        shares[kOut].reset(num_blocks * layers_[i].o.num_panels);
+        shares[kGateUp].reset(num_blocks * layers_[i].gate_up.num_panels);
+        shares[kDown].reset(num_blocks * layers_[i].down.num_panels);
+    }
+    logits_share_.reset(num_blocks_of(step.num_sampled) * lm_head_.num_panels);
+    sample_share_.reset(step.num_sampled);
 }
 
 template <class T>
@@ -80,7 +89,7 @@ void DecoderOf<T>::reserve(int num_tokens, int num_sampled) {
         sampled_capacity_ = std::max(num_sampled, 2 * sampled_capacity_);
         sampled_rows_ = Array<float>(static_cast<std::size_t>(sampled_capacity_) * hidden_size_);
         logits_ = Array<float>(static_cast<std::size_t>(sampled_capacity_) *
-                               lm_head_.matrix.num_panels * kPanelColumns);
+                               lm_head_.num_panels * kPanelColumns);
     }
 }
 
@@ -90,9 +99,8 @@ void DecoderOf<T>::run(const RefectoryStep& step, int member) {
     const Span rows = rows_of(member, step.num_tokens);
     embed(step, rows);
     REFECTORY_TRACE("embed", member);
-    for (std::size_t i = 0; i < layers_.size(); i++) {
-        run_layer(step, layers_[i], &counters_[i * kNumStages], member);
-    }
+    if (step.num_tokens <= kFewRows) meet("embed", member);
+    for (int i = 0; i < config_.num_layers; i++) run_layer(step, i, member);
     choose_tokens(step, member);
 }
 
@@ -101,72 +109,91 @@ void DecoderOf<T>::embed(const RefectoryStep& step, Span rows) {
     for (int row = rows.first; row < rows.last; row++) {
         float* out = residual_.data() + static_cast<std::size_t>(row) * hidden_size_;
         const int token = step.token_ids[row];
-        if (is_tied_) {
-            unpack_column(lm_head_.matrix, token, config_.embedding_scale, out);
+        if (embedding_ == nullptr) {
+            unpack_column(lm_head_, token, config_.embedding_scale, out);
         } else {
-            const T* in = embedding_.data() + static_cast<std::size_t>(token) * config_.hidden_size;
+            const T* in = embedding_ + static_cast<std::size_t>(token) * config_.hidden_size;
             for (int i = 0; i < config_.hidden_size; i++) {
                 out[i] = to_float(in[i]) * config_.embedding_scale;
             }
+            // Of an earlier step there may be a NaN, which the norms would spread.
+            std::fill(out + config_.hidden_size, out + hidden_size_, 0.0f);
         }
     }
 }
 
 template <class T>
-void DecoderOf<T>::run_layer(const RefectoryStep& step, Layer<T>& layer, Counter* counters,
-                             int member) {
+void DecoderOf<T>::run_layer(const RefectoryStep& step, int index, int member) {
+    const Layer<T>& layer = layers_[index];
+    const bool is_last = index + 1 == config_.num_layers;
+    const Matrix<T>& following = is_last ? lm_head_ : layers_[index + 1].qkv;
+    WorkShare* shares = &shares_[static_cast<std::size_t>(index) * kNumStages];
     const int num_rows = step.num_tokens;
     const Span rows = rows_of(member, num_rows);
     const std::size_t hidden = static_cast<std::size_t>(hidden_size_);
     const Store to_update{update_.data(), hidden};
     const AddTo to_residual{residual_.data(), hidden};
 
-    normalise(layer.attention_norm.data(), rows);
-    meet("norm", member);
-    multiply(normed_.data(), hidden_size_, layer.qkv, num_rows, counters[kQkv],
+    const float* normed = normalise(layer.attention_norm, num_rows, member);
+    multiply(normed, hidden_size_, layer.qkv, layer.o, num_rows, shares[kQkv], member,
              Store{qkv_.data(), static_cast<std::size_t>(qkv_size_)});
     meet("qkv", member);
-    rotate_and_store(layer, rows);
-    meet("rotary", member);
-    attend(step, layer, counters[kAttention], member);
+    if (plan_.stores_others) {
+        store_rows(step, layer, rows);
+        meet("rotary", member);
+    }
+    attend(step, layer, shares[kAttention], member);
     meet("attention", member);
-    if (layer.has_output_norms) {
-        multiply(attended_.data(), q_size_, layer.o, num_rows, counters[kOut], to_update);
+    if (layer.attention_output_norm != nullptr) {
+        multiply(attended_.data(), q_size_, layer.o, layer.gate_up, num_rows, shares[kOut], member,
+                 to_update);
         meet("o", member);
-        add_normalised(layer.attention_output_norm.data(), rows);
+        add_normalised(layer.attention_output_norm, rows);
+        if (num_rows <= kFewRows) meet("norm", member);
     } else {
-        multiply(attended_.data(), q_size_, layer.o, num_rows, counters[kOut], to_residual);
+        multiply(attended_.data(), q_size_, layer.o, layer.gate_up, num_rows, shares[kOut], member,
+                 to_residual);
         meet("o", member);
     }
-    normalise(layer.mlp_norm.data(), rows);
-    meet("norm", member);
+    normed = normalise(layer.mlp_norm, num_rows, member);
     const std::size_t activated = static_cast<std::size_t>(intermediate_size_);
     if (config_.activation == kSilu) {
-        multiply(normed_.data(), hidden_size_, layer.gate_up, num_rows, counters[kGateUp],
-                 StoreGated<silu>{activated_.data(), activated});
+        multiply(normed, hidden_size_, layer.gate_up, layer.down, num_rows, shares[kGateUp],
+                 member, StoreGated<silu>{activated_.data(), activated});
     } else {
-        multiply(normed_.data(), hidden_size_, layer.gate_up, num_rows, counters[kGateUp],
-                 StoreGated<gelu_tanh>{activated_.data(), activated});
+        multiply(normed, hidden_size_, layer.gate_up, layer.down, num_rows, shares[kGateUp],
+                 member, StoreGated<gelu_tanh>{activated_.data(), activated});
     }
     meet("gate_up", member);
-    if (layer.has_output_norms) {
-        multiply(activated_.data(), intermediate_size_, layer.down, num_rows, counters[kDown],
-                 to_update);
+    if (layer.mlp_output_norm != nullptr) {
+        multiply(activated_.data(), intermediate_size_, layer.down, following, num_rows,
+                 shares[kDown], member, to_update);
         meet("down", member);
-        add_normalised(layer.mlp_output_norm.data(), rows);
+        add_normalised(layer.mlp_output_norm, rows);
+        if (num_rows <= kFewRows) meet("norm", member);
     } else {
-        multiply(activated_.data(), intermediate_size_, layer.down, num_rows, counters[kDown],
-                 to_residual);
+        multiply(activated_.data(), intermediate_size_, layer.down, following, num_rows,
+                 shares[kDown], member, to_residual);
         meet("down", member);
     }
 }
 
+// Returns the normalised residual rows, complete for the member that asks.
 template <class T>
-void DecoderOf<T>::normalise(const float* weights, Span rows) {
+const float* DecoderOf<T>::normalise(const float* weights, int num_rows, int member) {
+    const bool are_few = num_rows <= kFewRows;
+    float* const out = are_few ? own_normed_[member].data() : normed_.data();
+    const Span rows = are_few ? Span{0, num_rows} : rows_of(member, num_rows);
     for (std::size_t row = rows.first; row < static_cast<std::size_t>(rows.last); row++) {
-        rms_norm(residual_.data() + row * hidden_size_, weights, normed_.data() + row * hidden_size_,
+        rms_norm(residual_.data() + row * hidden_size_, weights, out + row * hidden_size_,
                  config_.hidden_size, hidden_size_, config_.norm_eps);
     }
+    if (are_few) {
+        REFECTORY_TRACE("norm", member);
+    } else {
+        meet("norm", member);
+    }
+    return out;
 }
 
 template <class T>
@@ -182,46 +209,51 @@ void DecoderOf<T>::add_normalised(const float* weights, Span rows) {
 }
 
 template <class T>
-void DecoderOf<T>::rotate_and_store(const Layer<T>& layer, Span rows) {
-    const RotaryTable& table = rotary_tables_[static_cast<std::size_t>(layer.rotary_table)];
-    const KVCache<T> cache = cache_of(layer);
-    const int half = head_dim_ / 2, num_heads = config_.num_heads;
+void DecoderOf<T>::store_rows(const RefectoryStep& step, const Layer<T>& layer, Span rows) {
     for (int row = rows.first; row < rows.last; row++) {
-        const int position = position_of_row_[row];
-        const float* cos = table.cos.data() + static_cast<std::size_t>(position) * half;
-        const float* sin = table.sin.data() + static_cast<std::size_t>(position) * half;
-        float* heads = qkv_.data() + static_cast<std::size_t>(row) * qkv_size_;
-        for (int h = 0; h < num_heads + config_.num_kv_heads; h++) {
-            float* head = heads + h * head_dim_;
-            const bool is_query = h < num_heads;
-            if (layer.has_head_norms) {
-                const auto& norm = is_query ? layer.query_norm : layer.key_norm;
-                rms_norm(head, norm.data(), head, config_.head_dim, head_dim_, config_.norm_eps);
-            }
-            rotary(head, cos, sin, half, is_query ? query_scale_ : 1.0f);
-        }
-        const std::int32_t block =
-            blocks_[static_cast<std::size_t>(sequence_of_row_[row]) * blocks_stride_ +
-                    position / kBlockTokens];
-        const float* keys = heads + q_size_;
-        const float* values = keys + config_.num_kv_heads * head_dim_;
-        for (int h = 0; h < config_.num_kv_heads; h++) {
-            kv_cache_store(cache, block, h, position % kBlockTokens, keys + h * head_dim_,
-                           values + h * head_dim_);
-        }
+        const int s = sequence_of_row_[row];
+        const bool is_single = step.query_starts[s + 1] - step.query_starts[s] == 1;
+        if (is_single && plan_.stores_single_tokens) continue;
+        for (int head = 0; head < config_.num_kv_heads; head++) store_key_value(layer, row, head);
     }
 }
 
 template <class T>
-void DecoderOf<T>::attend(const RefectoryStep& step, const Layer<T>& layer, Counter& counter,
+void DecoderOf<T>::store_key_value(const Layer<T>& layer, int row, int kv_head) {
+    alignas(64) float key[kMaxHeadDim];
+    const float* keys = qkv_.data() + static_cast<std::size_t>(row) * qkv_size_ + q_size_;
+    std::copy_n(keys + kv_head * head_dim_, head_dim_, key);
+    rotate(layer, row, layer.key_norm, 1.0f, key);
+    const int position = position_of_row_[row];
+    const std::int32_t block =
+        blocks_[static_cast<std::size_t>(sequence_of_row_[row]) * blocks_stride_ +
+                position / kBlockTokens];
+    const float* value = keys + (config_.num_kv_heads + kv_head) * head_dim_;
+    kv_cache_store(cache_of(layer), block, kv_head, position % kBlockTokens, key, value);
+}
+
+// A query or key head of a row as attention wants it; norm: null where the family has none.
+template <class T>
+void DecoderOf<T>::rotate(const Layer<T>& layer, int row, const float* norm, float scale,
+                          float* head) const {
+    if (norm != nullptr) {
+        rms_norm(head, norm, head, config_.head_dim, head_dim_, config_.norm_eps);
+    }
+    const RotaryTable& table = rotary_tables_[static_cast<std::size_t>(layer.rotary_table)];
+    const int half = head_dim_ / 2;
+    const std::size_t at = static_cast<std::size_t>(position_of_row_[row]) * half;
+    rotary(head, table.cos + at, table.sin + at, half, scale);
+}
+
+template <class T>
+void DecoderOf<T>::attend(const RefectoryStep& step, const Layer<T>& layer, WorkShare& share,
                           int member) {
     const KVCache<T> cache = cache_of(layer);
-    const int num_items = static_cast<int>(plan_.items.size());
-    for (int i = counter.take(); i < num_items;) {
-        const int following = counter.take();
+    for (int i = share.take(member); i != kNoPiece;) {
+        const int following = share.take(member);
         const AttentionItem& item = plan_.items[i];
         const T* after[kTileBlocks];
-        const AttentionItem& next = plan_.items[following < num_items ? following : i];
+        const AttentionItem& next = plan_.items[following == kNoPiece ? i : following];
         const PagedHead<T> next_head{
             cache, blocks_.data() + static_cast<std::size_t>(next.sequence) * blocks_stride_,
             next.kv_head};
@@ -258,6 +290,13 @@ template <int Rows>
 void DecoderOf<T>::attend_tile(const RefectoryStep& step, const Layer<T>& layer,
                                const AttentionItem& item, Span tokens,
                                const T* const (&after)[kTileBlocks]) {
+    const int last_segment = (step.context_lens[item.sequence] - 1) / kSegmentTokens;
+    const bool reads_last = item.segment < 0 || item.segment == last_segment;
+    const bool is_single =
+        step.query_starts[item.sequence + 1] - step.query_starts[item.sequence] == 1;
+    if (is_single && reads_last && plan_.stores_single_tokens) {
+        store_key_value(layer, tokens.first, item.kv_head);
+    }
     QueryTile<Rows> tile;
     float* outs[Rows] = {};
     Span keys{step.context_lens[item.sequence], 0};
@@ -271,6 +310,7 @@ void DecoderOf<T>::attend_tile(const RefectoryStep& step, const Layer<T>& layer,
             const std::size_t head = static_cast<std::size_t>(item.kv_head * group_size() + h);
             std::copy_n(qkv_.data() + static_cast<std::size_t>(token) * qkv_size_ + head * head_dim_,
                         head_dim_, tile.query[r]);
+            rotate(layer, token, layer.query_norm, query_scale_, tile.query[r]);
             tile.sees[r] = sees;
             outs[r] = attended_.data() + static_cast<std::size_t>(token) * q_size_ + head * head_dim_;
         }
@@ -334,22 +374,22 @@ void DecoderOf<T>::choose_tokens(const RefectoryStep& step, int member) {
     const Span rows = rows_of(member, step.num_sampled);
     for (int i = rows.first; i < rows.last; i++) {
         const std::size_t row = static_cast<std::size_t>(step.query_starts[step.sampled[i] + 1]) - 1;
-        rms_norm(residual_.data() + row * hidden_size_, final_norm_.data(),
+        rms_norm(residual_.data() + row * hidden_size_, final_norm_,
                  sampled_rows_.data() + static_cast<std::size_t>(i) * hidden_size_,
                  config_.hidden_size, hidden_size_, config_.norm_eps);
     }
     meet("norm", member);
-    const std::size_t stride = static_cast<std::size_t>(lm_head_.matrix.num_panels) * kPanelColumns;
+    const std::size_t stride = static_cast<std::size_t>(lm_head_.num_panels) * kPanelColumns;
     const Store to_logits{logits_.data(), stride};
     if (config_.logit_soft_cap == 0.0f) {
-        multiply(sampled_rows_.data(), hidden_size_, lm_head_, step.num_sampled, logits_counter_,
-                 to_logits);
+        multiply(sampled_rows_.data(), hidden_size_, lm_head_, lm_head_, step.num_sampled,
+                 logits_share_, member, to_logits);
     } else {
-        multiply(sampled_rows_.data(), hidden_size_, lm_head_, step.num_sampled, logits_counter_,
-                 StoreCapped{to_logits, config_.logit_soft_cap});
+        multiply(sampled_rows_.data(), hidden_size_, lm_head_, lm_head_, step.num_sampled,
+                 logits_share_, member, StoreCapped{to_logits, config_.logit_soft_cap});
     }
     meet("logits", member);
-    for (int i = sample_counter_.take(); i < step.num_sampled; i = sample_counter_.take()) {
+    for (int i = sample_share_.take(member); i != kNoPiece; i = sample_share_.take(member)) {
         const float* logits = logits_.data() + static_cast<std::size_t>(i) * stride;
         if (step.logits != nullptr) {
             std::copy_n(logits, config_.vocab_size,
@@ -360,22 +400,21 @@ void DecoderOf<T>::choose_tokens(const RefectoryStep& step, int member) {
     REFECTORY_TRACE("sampling", member);
 }
 
-// Pieces are some rows times some panels, handed out as threads become free.
+// A piece is a block of rows times a panel. following: the matrix that is multiplied next.
 template <class T>
 template <class Epilogue>
-void DecoderOf<T>::multiply(const float* x, int stride, const PackedMatrix<T>& w, int num_rows,
-                            Counter& counter, const Epilogue& epilogue) {
-    if (num_rows == 0) return;
+void DecoderOf<T>::multiply(const float* x, int stride, const Matrix<T>& w,
+                            const Matrix<T>& following, int num_rows, WorkShare& share, int member,
+                            const Epilogue& epilogue) {
     const int num_blocks = (num_rows + kBlockRows - 1) / kBlockRows;
-    const int num_parts = std::clamp((4 * team_.size() + num_blocks - 1) / num_blocks, 1,
-                                     w.matrix.num_panels);
-    for (int i = counter.take(); i < num_blocks * num_parts; i = counter.take()) {
-        const int block = i / num_parts, part = i % num_parts;
-        const Span rows{static_cast<int>(static_cast<std::int64_t>(num_rows) * block / num_blocks),
-                        static_cast<int>(static_cast<std::int64_t>(num_rows) * (block + 1) / num_blocks)};
-        const Span panels{w.matrix.num_panels * part / num_parts,
-                          w.matrix.num_panels * (part + 1) / num_parts};
-        linear(x, static_cast<std::size_t>(stride), w.matrix, rows, panels, epilogue);
+    for (int i = share.take(member); i != kNoPiece; i = share.take(member)) {
+        const std::int64_t block = i / w.num_panels;
+        const Span rows{static_cast<int>(num_rows * block / num_blocks),
+                        static_cast<int>(num_rows * (block + 1) / num_blocks)};
+        const T* next = i + 1 == share.last(member) ? following.panel(rows_of(member, following.num_panels).first)
+                                          : w.panel((i + 1) % w.num_panels);
+        linear(x, static_cast<std::size_t>(stride), w, rows, i % w.num_panels, next,
+               widened_[member].data(), epilogue);
     }
 }
 

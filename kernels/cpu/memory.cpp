@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <new>
 
@@ -11,6 +12,7 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // Kernels ask for cache lines a little past the end of what they read.
 constexpr std::size_t kSlack = 4096;
+constexpr std::size_t kChunk = std::size_t{64} << 20;  // untouched pages cost nothing
 }  // namespace
 
 PageMemory::PageMemory(std::size_t num_bytes) {
@@ -31,6 +33,19 @@ PageMemory::PageMemory(std::size_t num_bytes) {
 
 PageMemory::~PageMemory() {
     if (mapping_ != nullptr) munmap(mapping_, mapping_size_);
+}
+
+void* Arena::allocate_bytes(std::size_t num_bytes) {
+    constexpr std::size_t kLine = 64;
+    const std::size_t size = (num_bytes + kLine - 1) / kLine * kLine;
+    if (size > num_left_) {
+        num_left_ = std::max(size, kChunk);
+        next_ = static_cast<char*>(chunks_.emplace_back(num_left_).data());
+    }
+    void* const allocated = next_;
+    next_ += size;
+    num_left_ -= size;
+    return allocated;
 }
 
 }  // namespace refectory

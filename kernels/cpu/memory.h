@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 namespace refectory {
 
@@ -44,6 +45,23 @@ class Array {
 
   private:
     PageMemory memory_;
+};
+
+// Many arrays on the same large pages, all of them given back at once.
+class Arena {
+  public:
+    // Zeros, aligned to a cache line. Throws std::bad_alloc.
+    template <class T>
+    T* allocate(std::size_t size) {
+        return static_cast<T*>(allocate_bytes(size * sizeof(T)));
+    }
+
+  private:
+    void* allocate_bytes(std::size_t num_bytes);
+
+    std::vector<PageMemory> chunks_;
+    char* next_ = nullptr;
+    std::size_t num_left_ = 0;
 };
 
 }  // namespace refectory

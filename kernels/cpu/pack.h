@@ -21,37 +21,28 @@ struct Column {
     float bias = 0.0f;
 };
 
-// A matrix with the memory it lies in.
-template <class T>
-struct PackedMatrix {
-    Array<T> panels;
-    Array<float> biases;
-    Matrix<T> matrix{};
-};
-
 // features: for each packed input feature the source's, or kZeros; an even number of them.
 template <class T>
-PackedMatrix<T> pack(const std::vector<Column<T>>& columns, const std::vector<int>& features,
-                     bool has_bias) {
+Matrix<T> pack(Arena& arena, const std::vector<Column<T>>& columns,
+               const std::vector<int>& features, bool has_bias) {
     const int k = static_cast<int>(features.size());
-    const int num_panels =
-        (static_cast<int>(columns.size()) + kPanelColumns - 1) / kPanelColumns;
-    PackedMatrix<T> packed;
-    packed.panels = Array<T>(static_cast<std::size_t>(num_panels) * kPanelColumns * k);
-    if (has_bias) packed.biases = Array<float>(static_cast<std::size_t>(num_panels) * kPanelColumns);
+    // As many as rows are padded to: a column that is never written could keep an old NaN.
+    const int num_panels = round_up(static_cast<int>(columns.size()), 32) / kPanelColumns;
+    const std::size_t num_columns = static_cast<std::size_t>(num_panels) * kPanelColumns;
+    T* const panels = arena.allocate<T>(num_columns * k);
+    float* const biases = has_bias ? arena.allocate<float>(num_columns) : nullptr;
     for (std::size_t c = 0; c < columns.size(); c++) {
         const std::size_t panel = c / kPanelColumns, column = c % kPanelColumns;
-        if (has_bias) packed.biases[c] = columns[c].bias;
+        if (has_bias) biases[c] = columns[c].bias;
         if (columns[c].row == nullptr) continue;
-        T* unit = packed.panels.data() + panel * kPanelColumns * k + column / kLanes * kPairSize;
+        T* unit = panels + panel * kPanelColumns * k + column / kLanes * kPairSize;
         const int lane = static_cast<int>(column % kLanes);
         for (int i = 0; i < k; i++) {
             if (features[i] == kZeros) continue;
             unit[i / 2 * (2 * kPairSize) + pair_index<T>(lane, i % 2)] = columns[c].row[features[i]];
         }
     }
-    packed.matrix = {packed.panels.data(), has_bias ? packed.biases.data() : nullptr, k, num_panels};
-    return packed;
+    return {panels, biases, k, num_panels};
 }
 
 // Packed column c of input features, as floats: an embedding's row out of a tied lm_head.
