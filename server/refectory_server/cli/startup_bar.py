@@ -23,7 +23,8 @@ _FORMAT = "{desc:<14.14}{percentage:3.0f}% |{bar:20}| {elapsed}\r"
 def has_startup_bar(config: ApiConfig) -> bool:
     """Whether there is someone to watch it, and nobody to parse the log that it is in."""
     is_for_people = config.log_format == "text" and config.log_level in ("debug", "info")
-    return is_for_people and sys.stderr.isatty()
+    # None where the program was started with a closed standard error.
+    return is_for_people and sys.stderr is not None and sys.stderr.isatty()
 
 
 @contextlib.asynccontextmanager
