@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 import refectory_server.cli.run_server
 from refectory_server.cli.main import main
 from refectory_server.config import ServerConfig
+from refectory_server.testing.process_usage import is_alive
 from refectory_server.testing.server_process import ServerProcess, free_port, server_process
 
 
@@ -36,6 +38,40 @@ def test_a_sigterm_to_every_process_still_drains(tmp_path: Path) -> None:
             server.send_signal(signal.SIGTERM)
             assert [line for line in lines if line][-1] == "data: [DONE]"
         assert server.wait(30) == 0
+
+
+@pytest.mark.parametrize("what_the_engine_does", ["waits", "computes", "is stopped"])
+def test_a_killed_server_takes_its_engine_with_it(
+    tmp_path: Path, what_the_engine_does: str
+) -> None:
+    profile = tmp_path / "endless.yaml"
+    profile.write_text(
+        "{description: a step that never ends, model: endless, num_blocks: 64, max_model_len: 512,"
+        " kv_bytes_per_token: 1, step_seconds: {fixed: 3600}}"
+    )
+    with server_process(f"--simulate={profile}") as server:
+        server.wait_until_ready()
+        engine_pid = server.engine_pid
+        if what_the_engine_does == "computes":
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(f"{server.url}/v1/completions", json={"prompt": "hi"}, timeout=0.5)
+            # The client's leaving is a message, and the engine does not read it any more.
+            assert httpx.get(f"{server.url}/load").json()["running"] == 1
+        if what_the_engine_does == "is stopped":
+            os.kill(engine_pid, signal.SIGSTOP)
+        server.send_signal(signal.SIGKILL)
+        assert server.wait(10) == -signal.SIGKILL
+        deadline = time.monotonic() + 10
+        while is_alive(engine_pid):
+            assert time.monotonic() < deadline, "the engine lives on"
+            time.sleep(0.02)
+
+
+def test_an_engine_whose_server_is_gone_does_not_start() -> None:
+    command = [sys.executable, "-P", "-m", "refectory_server.engine.engine_process", "ipc://x"]
+    nobody = "4194305"  # above the highest that Linux gives
+    done = subprocess.run([*command, nobody], stdin=subprocess.PIPE, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
 
 
 def test_closed_standard_streams_are_no_obstacle() -> None:

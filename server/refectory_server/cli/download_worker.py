@@ -1,17 +1,14 @@
 """The process that downloads a server's model: it can be killed, and leaves no memory behind.
 
 Started by `model_download`, with its task as JSON in its only argument. Answers on standard output,
-one JSON object a line: progress, and in the end the folder or the reason. Ends when its standard
-input does.
+one JSON object a line: progress, and in the end the folder or the reason. Ends with the server.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
-import threading
 import time
 from typing import Any
 
@@ -19,6 +16,7 @@ from refectory_server.errors import StartupError
 from refectory_server.log import configure_logging
 from refectory_server.models.hub import fetch_model
 from refectory_server.models.hub_id import HubId
+from refectory_server.parent_death import die_with_parent
 
 logger = logging.getLogger("refectory_server.cli.download_worker")  # not "__main__"
 
@@ -42,16 +40,9 @@ def say(message: dict[str, Any]) -> None:
     print(json.dumps(message), flush=True)
 
 
-def end_with_parent() -> None:
-    """The pipe closes when the server ends, however it ends."""
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    os._exit(1)
-
-
 def main(task: dict[str, Any]) -> int:
+    die_with_parent(task["server_pid"])
     configure_logging(task["log_level"], task["log_format"])
-    threading.Thread(target=end_with_parent, daemon=True).start()
     hub_id = HubId(task["repo"], task["revision"])
     try:
         folder = fetch_model(hub_id, task["download_dir"], _Reporter().report)

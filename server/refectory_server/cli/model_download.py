@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -36,6 +37,7 @@ async def download_model(
     """
     report(DOWNLOAD_PHASE, 0.0)
     task = {
+        "server_pid": os.getpid(),
         "repo": hub_id.repo,
         "revision": hub_id.revision,
         "download_dir": config.model.download_dir,
@@ -48,7 +50,7 @@ async def download_model(
         "-m",
         "refectory_server.cli.download_worker",
         json.dumps(task),
-        stdin=asyncio.subprocess.PIPE,
+        stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         # Ctrl-C is for the server, which ends this process too.
         start_new_session=True,

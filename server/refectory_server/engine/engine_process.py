@@ -1,8 +1,9 @@
 """The engine's own process: load a runner, then step while there is work, block while not.
 
-Started by `ProcessEngineClient` as `python -m refectory_server.engine.engine_process ADDRESS`,
-with the configuration on standard input. That pipe stays open as a lifeline: when the API process
-dies, however it dies, the pipe closes and this process ends too.
+Started by `ProcessEngineClient` as `python -m refectory_server.engine.engine_process ADDRESS PID`,
+PID being its own, with the configuration on standard input. That pipe stays open as a lifeline:
+when the API process closes it, this process ends between two steps. When the API process dies,
+however it dies, the kernel ends this one at once.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from refectory_server.engine.messages import (
 )
 from refectory_server.errors import StartupError
 from refectory_server.log import configure_logging
+from refectory_server.parent_death import die_with_parent
 from refectory_server.runner.load import load_runner
 
 logger = logging.getLogger("refectory_server.engine.engine_process")  # not "__main__"
@@ -143,7 +145,8 @@ def _read_exactly(fd: int, length: int) -> bytes:
     return data
 
 
-def main(address: str) -> int:
+def main(address: str, api_pid: int) -> int:
+    die_with_parent(api_pid)
     # Some managers signal every process of a service; when this one ends, the API process decides.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     lifeline_fd = sys.stdin.fileno()
@@ -166,4 +169,4 @@ def main(address: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -99,6 +99,7 @@ class ProcessEngineClient:
             "-m",
             "refectory_server.engine.engine_process",
             address,
+            str(os.getpid()),
             stdin=asyncio.subprocess.PIPE,
             env={name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES},
             # Ctrl-C is for the API process; it stops the engine when its requests are done.

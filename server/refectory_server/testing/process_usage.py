@@ -1,9 +1,17 @@
-"""What a process takes of the machine, as Linux counts it in /proc."""
+"""What a process takes of the machine, as Linux counts it in /proc, and whether it is there."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        # The state follows the command in parentheses; Z: ended, not yet collected.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def resident_bytes(pid: int) -> int:
