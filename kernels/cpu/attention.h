@@ -100,7 +100,7 @@ inline void dot_keys(const float (&query)[Rows][kMaxHeadDim], const T* const (&k
         const int offset = d / 2 * (kKeyUnits * kPairSize);
         if (Prefetch) {
 #pragma GCC unroll 16
-            for (int b = 0; b < kTileBlocks; b++) _mm_prefetch(next[b] + offset, _MM_HINT_T0);
+            for (int b = 0; b < kTileBlocks; b++) _mm_prefetch(next[b] + offset, _MM_HINT_T1);
         }
         RowPair k[Width];
 #pragma GCC unroll 16
@@ -145,7 +145,7 @@ inline void add_values(const float (&weights)[Rows][kTileTokens],
         for (int w = 0; w < Width; w++) {
             v[w] = load_pair(unit + w * kPairSize);
             if (Prefetch) {
-                _mm_prefetch(next[t / kBlockTokens] + offset + w * kPairSize, _MM_HINT_T0);
+                _mm_prefetch(next[t / kBlockTokens] + offset + w * kPairSize, _MM_HINT_T1);
             }
         }
 #pragma GCC unroll 16

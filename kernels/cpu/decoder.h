@@ -125,7 +125,7 @@ class DecoderOf final : public Decoder {
     AttentionPlan plan_;
     std::vector<WorkShare> shares_;  // [num_layers][kNumStages]
     WorkShare logits_share_, sample_share_;
-    std::vector<Array<float>> widened_, own_normed_;  // one a member
+    std::vector<Array<float>> own_normed_;  // one a member
     Array<float> residual_, normed_, qkv_, attended_, update_, activated_, partials_;
     Array<float> sampled_rows_, logits_;
 };

@@ -23,7 +23,6 @@ DecoderOf<T>::DecoderOf(const RefectoryDecoderConfig& config)
     if (head_dim_ > kMaxHeadDim) throw std::invalid_argument("head_dim is above 256");
     layers_.reserve(static_cast<std::size_t>(config.num_layers));
     for (int member = 0; member < team_.size(); member++) {
-        widened_.emplace_back(static_cast<std::size_t>(kMaxWidenedK) * kPanelColumns);
         own_normed_.emplace_back(static_cast<std::size_t>(kFewRows) * hidden_size_);
     }
 }

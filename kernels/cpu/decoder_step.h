@@ -414,7 +414,7 @@ void DecoderOf<T>::multiply(const float* x, int stride, const Matrix<T>& w,
         const T* next = i + 1 == share.last(member) ? following.panel(rows_of(member, following.num_panels).first)
                                           : w.panel((i + 1) % w.num_panels);
         linear(x, static_cast<std::size_t>(stride), w, rows, i % w.num_panels, next,
-               widened_[member].data(), epilogue);
+               epilogue);
     }
 }
 
