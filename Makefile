@@ -9,6 +9,9 @@ PYTHON ?= python3
 PORT ?= 8000
 MODEL ?=
 ARGS ?=
+PEERS ?=
+POINTS ?=
+ENGINES ?=
 
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip
@@ -42,6 +45,21 @@ check: $(DEV_INSTALLED) ## Check format, lint, types and the direction of import
 format: $(DEV_INSTALLED) ## Format the code and mend what the linter can mend.
 	@$(VENV)/bin/ruff format
 	@$(VENV)/bin/ruff check --fix
+
+BENCH_ARGS = $(if $(PEERS),--peers "$(PEERS)") $(if $(MODEL),--model "$(MODEL)") \
+	$(if $(POINTS),--points "$(POINTS)") $(if $(ENGINES),--engines "$(ENGINES)") $(ARGS)
+
+.PHONY: bench
+bench: $(DEV_INSTALLED) ## Measure ours beside the engines in PEERS=folder. MODEL=, POINTS=, ENGINES=, ARGS=.
+	@PYTHONPATH=server/benchmarks $(VENV)/bin/python -P -m side_by_side $(BENCH_ARGS)
+
+.PHONY: bench-peers
+bench-peers: ## Install the other engines and their models into PEERS=folder. ENGINES="vllm openvino".
+	@PYTHON=$(PYTHON) server/benchmarks/side_by_side/install_peers.sh "$(PEERS)" $(ENGINES)
+
+.PHONY: bench-http
+bench-http: $(DEV_INSTALLED) ## Time 32 streams over HTTP, without and with a long prompt among them.
+	@$(VENV)/bin/python -P server/benchmarks/bench_http.py $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
 .PHONY: bench-scheduler
 bench-scheduler: $(DEV_INSTALLED) ## Time the scheduler's step alone.

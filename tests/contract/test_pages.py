@@ -29,7 +29,10 @@ PROVEN = {
 }
 """Command, its words joined by single blanks -> the file that runs it."""
 
-FROM_OUTER_MAKE = {"ARGS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MODEL", "PORT", "PYTHON"}
+FROM_OUTER_MAKE = {
+    "ARGS", "ENGINES", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MODEL", "PEERS", "POINTS", "PORT",
+    "PYTHON",
+}  # fmt: skip
 
 
 def run_make(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -100,6 +103,11 @@ def test_every_target_is_phony() -> None:
             ("serve", "PORT=8123", "MODEL=some/folder", "ARGS=--dtype float32 --max-num-seqs 4"),
             "exec .venv/bin/refectory serve some/folder --port 8123"
             " --dtype float32 --max-num-seqs 4",
+        ),
+        (
+            ("bench", "PEERS=../peers", "POINTS=8x128/128 1x8/8", "ENGINES=vllm"),
+            "PYTHONPATH=server/benchmarks .venv/bin/python -P -m side_by_side"
+            ' --peers "../peers" --points "8x128/128 1x8/8" --engines "vllm"',
         ),
         (("test",), 'PYTHONSAFEPATH=1 .venv/bin/pytest -m "not cluster"'),
     ],

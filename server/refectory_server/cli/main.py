@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from refectory_server.cli.bench import bench
 from refectory_server.cli.download import download
 from refectory_server.cli.serve import serve
 from refectory_server.cli.termination import TERMINATION_LOG_KEY, TerminationLog
@@ -53,3 +54,4 @@ def main() -> None:
 
 main.add_command(serve)
 main.add_command(download)
+main.add_command(bench)

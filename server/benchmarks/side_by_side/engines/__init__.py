@@ -1,0 +1,1 @@
+"""One module an engine, run by the Python of that engine's own environment."""

@@ -1,0 +1,1 @@
+"""The load generator: requests at any OpenAI endpoint, and what its clients felt."""

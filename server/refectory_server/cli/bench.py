@@ -1,0 +1,115 @@
+"""`refectory bench`: measures a server from outside. `serve` sends it load."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from refectory_server.errors import StartupError
+
+MAX_ERROR_LINES = 5
+
+
+@click.group(context_settings={"token_normalize_func": lambda token: token.replace("_", "-")})
+def bench() -> None:
+    """Measure servers. Needs the extra `bench`."""
+
+
+@bench.command(context_settings={"show_default": True})
+@click.option("--base-url", default="http://127.0.0.1:8000", help="The server, without /v1.")
+@click.option("--model", help="Name in the requests. Default: none, the server's own.")
+@click.option("--num-prompts", type=click.IntRange(1), default=1000, help="Requests in all.")
+@click.option("--random-input-len", type=click.IntRange(1), default=1024, help="Words of a prompt.")
+@click.option(
+    "--random-output-len", type=click.IntRange(1), default=128, help="Tokens of an answer."
+)
+@click.option(
+    "--random-range-ratio",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.0,
+    help="Draw both lengths from [length x (1 - ratio), length x (1 + ratio)].",
+)
+@click.option(
+    "--request-rate",
+    type=click.FloatRange(0, min_open=True),
+    default=math.inf,
+    help="Arrivals a second; inf: all at once.",
+)
+@click.option(
+    "--burstiness",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    help="Shape of the gamma distribution of arrivals; 1: Poisson.",
+)
+@click.option("--max-concurrency", type=click.IntRange(1), help="Requests in flight at most.")
+@click.option("--num-warmups", type=click.IntRange(0), default=0, help="Requests thrown away.")
+@click.option("--seed", type=int, default=0, help="Of prompts, lengths and arrivals.")
+@click.option(
+    "--ignore-eos/--no-ignore-eos", default=False, help="Go on past the model's end tokens."
+)
+@click.option("--save-result", is_flag=True, help="Write the JSON too.")
+@click.option(
+    "--result-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Where."
+)
+@click.option("--result-filename", help="Default: refectory-RATEqps-TIME.json.")
+def serve(**options: Any) -> None:
+    """Send completions of random words to a server and print what its clients felt.
+
+    Flags, printed block and JSON are those of `vllm bench serve`. OPENAI_API_KEY is sent, if set.
+    """
+    try:
+        from refectory_server.bench.load import run_load
+        from refectory_server.bench.summary import format_block, summarise
+        from refectory_server.bench.workload import RandomWorkload
+    except ModuleNotFoundError as error:
+        raise StartupError(
+            f"refectory bench needs {error.name}: pip install 'refectory[bench]'",
+            reason="MissingPackage",
+        ) from error
+    import msgspec
+
+    def workload(num_prompts: int, seed: int, request_rate: float) -> RandomWorkload:
+        return RandomWorkload(
+            num_prompts=num_prompts,
+            input_len=options["random_input_len"],
+            output_len=options["random_output_len"],
+            range_ratio=options["random_range_ratio"],
+            request_rate=request_rate,
+            burstiness=options["burstiness"],
+            seed=seed,
+        )
+
+    def load(workload: RandomWorkload) -> Any:
+        return asyncio.run(
+            run_load(
+                options["base_url"],
+                workload.requests(),
+                model=options["model"],
+                max_concurrency=options["max_concurrency"],
+                ignore_eos=options["ignore_eos"],
+            )
+        )
+
+    if options["num_warmups"]:
+        load(workload(options["num_warmups"], options["seed"] - 1, math.inf))
+    result = load(workload(options["num_prompts"], options["seed"], options["request_rate"]))
+    summary = summarise(result)
+    click.echo(format_block(summary))
+    errors = Counter(record.error for record in result.records if record.error is not None)
+    for text, count in errors.most_common(MAX_ERROR_LINES):
+        click.echo(f"{count} failed: {text}", err=True)
+    if options["save_result"]:
+        now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        name = options["result_filename"] or f"refectory-{options['request_rate']}qps-{now}.json"
+        path = options["result_dir"] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {key: value for key, value in options.items() if not isinstance(value, Path)}
+        path.write_bytes(msgspec.json.encode({"date": now, **metadata, **summary}) + b"\n")
+    if errors:
+        raise click.exceptions.Exit(1)
