@@ -407,12 +407,15 @@ void DecoderOf<T>::multiply(const float* x, int stride, const Matrix<T>& w,
                             const Matrix<T>& following, int num_rows, WorkShare& share, int member,
                             const Epilogue& epilogue) {
     const int num_blocks = (num_rows + kBlockRows - 1) / kBlockRows;
+    const int num_tiles = (num_rows + kTileRows - 1) / kTileRows;
     for (int i = share.take(member); i != kNoPiece; i = share.take(member)) {
-        const std::int64_t block = i / w.num_panels;
-        const Span rows{static_cast<int>(num_rows * block / num_blocks),
-                        static_cast<int>(num_rows * (block + 1) / num_blocks)};
-        const T* next = i + 1 == share.last(member) ? following.panel(rows_of(member, following.num_panels).first)
-                                          : w.panel((i + 1) % w.num_panels);
+        const auto first_row = [&](int block) {
+            return std::min(num_tiles * block / num_blocks * kTileRows, num_rows);
+        };
+        const Span rows{first_row(i / w.num_panels), first_row(i / w.num_panels + 1)};
+        const T* next = i + 1 == share.last(member)
+                            ? following.panel(rows_of(member, following.num_panels).first)
+                            : w.panel((i + 1) % w.num_panels);
         linear(x, static_cast<std::size_t>(stride), w, rows, i % w.num_panels, next,
                epilogue);
     }
