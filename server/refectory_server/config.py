@@ -142,6 +142,19 @@ class SimulatorConfig(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CpuConfig(_Checked):
+    """Computing on processors."""
+
+    cpu_threads: int | None = option(
+        None,
+        "Threads that compute, at most one a CPU. Default: one a physical core, and no more than "
+        "the cgroup's CPU limit has whole CPUs.",
+        minimum=1,
+        maximum=1024,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig(_Checked):
     """The paged KV cache."""
 
@@ -256,6 +269,7 @@ class ServerConfig:
     """Everything `refectory serve` was told. Facts learned at start are `RunnerFacts`."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
+    cpu: CpuConfig = field(default_factory=CpuConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     api: ApiConfig = field(default_factory=ApiConfig)

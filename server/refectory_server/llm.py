@@ -19,6 +19,7 @@ from tqdm import tqdm
 from refectory_server.config import (
     EMBEDDED_MODEL,
     CacheConfig,
+    CpuConfig,
     ModelConfig,
     SchedulerConfig,
     ServerConfig,
@@ -44,7 +45,7 @@ from refectory_server.sampling_params import SamplingParams
 from refectory_server.text_side import TextSide
 from refectory_server.tokenizer.tokenizer import Tokenizer
 
-_GROUPS = (ModelConfig, SimulatorConfig, CacheConfig, SchedulerConfig)
+_GROUPS = (ModelConfig, SimulatorConfig, CpuConfig, CacheConfig, SchedulerConfig)
 _UNLIMITED = 2**31 - 1
 
 
@@ -304,6 +305,7 @@ def _make_config(options: Mapping[str, Any]) -> ServerConfig:
     return ServerConfig(
         model=ModelConfig(**values[ModelConfig]),
         simulator=SimulatorConfig(**values[SimulatorConfig]),
+        cpu=CpuConfig(**values[CpuConfig]),
         cache=CacheConfig(**values[CacheConfig]),
         scheduler=SchedulerConfig(**values[SchedulerConfig]),
     )

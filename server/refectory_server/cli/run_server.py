@@ -17,6 +17,7 @@ from refectory_server.api.lifecycle import Lifecycle
 from refectory_server.api.metrics_server import MetricsServer
 from refectory_server.api.server import HttpServer
 from refectory_server.api.service import served_model_names
+from refectory_server.cli.affinity import keep_to
 from refectory_server.cli.local_model import LocalModel
 from refectory_server.cli.startup_bar import startup_bar
 from refectory_server.config import ServerConfig
@@ -96,6 +97,7 @@ async def _supervise(
     if status.state is EngineState.DEAD:
         server.stop(EXIT_ENGINE_DIED)
         raise StartupError(status.message, reason=status.reason)
+    keep_to(engine.facts.spare_cpus)
     _log_ready(config, server.port, time.monotonic() - started)
     status = await engine.wait_until_dead()
     server.stop(EXIT_ENGINE_DIED)

@@ -23,6 +23,7 @@ from refectory_server.config import (
     ApiConfig,
     CacheConfig,
     ConfigError,
+    CpuConfig,
     ModelConfig,
     SchedulerConfig,
     ServerConfig,
@@ -47,6 +48,7 @@ from refectory_server.simulation_profile import load_profile
 @config_file_option
 @config_options(ModelConfig, "model")
 @config_options(SimulatorConfig, "simulator")
+@config_options(CpuConfig, "cpu")
 @config_options(CacheConfig, "cache")
 @config_options(SchedulerConfig, "scheduler")
 @config_options(ApiConfig, "api")
@@ -94,6 +96,7 @@ def _make_config(values: dict[str, Any]) -> ServerConfig:
     values = {**values, "model": model or EMBEDDED_MODEL, "served_model_name": names}
     return ServerConfig(
         model=_pick(ModelConfig, values),
+        cpu=_pick(CpuConfig, values),
         cache=_pick(CacheConfig, values),
         scheduler=_pick(SchedulerConfig, values),
         api=_pick(ApiConfig, values),

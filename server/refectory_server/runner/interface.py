@@ -30,7 +30,9 @@ class RunnerFacts:
     dtype: str
     kv_bytes_per_token: int
     description: str
-    """One line for the start-up log: executor, device, precision."""
+    """One line for the start-up log: executor, device, precision, threads."""
+    spare_cpus: tuple[int, ...] = ()
+    """CPUs that the computing threads leave to the API process; empty: it may run anywhere."""
 
 
 class ModelRunner(Protocol):

@@ -10,6 +10,8 @@ from refectory_kernels.cpu_level import CpuLevel, available_levels
 from refectory_kernels.dispatch import select_level
 from refectory_server.config import ServerConfig
 from refectory_server.errors import StartupError
+from refectory_server.runner.cpu_placement import CpuPlacement, HostCpus, place_threads
+from refectory_server.runner.host_limits import host_cpus
 from refectory_server.runner.interface import ModelRunner, ReportProgress
 
 logger = logging.getLogger(__name__)
@@ -20,17 +22,43 @@ LEVEL_VARIABLE = "REFECTORY_CPU_LEVEL"
 def load_cpu_runner(config: ServerConfig, report: ReportProgress) -> ModelRunner:
     """A runner that is ready for its first step. Raises `StartupError`."""
     level = _choose_level(config)
+    placement = choose_placement(config.cpu.cpu_threads, host_cpus())
     report("import_torch", 0.0)
     # OpenMP threads that spin at a barrier fight for the core with whoever else wants it: with a
     # busy neighbour a decode step took ten times as long as with this short spin, read at import.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    if level is not None:
-        from refectory_server.runner.load_native import load_native_runner
+    import torch
 
-        return load_native_runner(config, report, level)
-    from refectory_server.runner.torch_model_runner import load_torch_runner
+    if level is None:
+        from refectory_server.runner.torch_model_runner import load_torch_runner
 
-    return load_torch_runner(config, report)
+        torch.set_num_threads(len(placement.threads))
+        return load_torch_runner(config, report)
+    from refectory_server.runner.load_native import load_native_runner
+
+    # Torch only reads the weights here: it shall leave no threads of its own behind.
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return load_native_runner(config, report, level, placement)
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def choose_placement(num_threads: int | None, host: HostCpus) -> CpuPlacement:
+    """num_threads: --cpu-threads. Raises `StartupError`."""
+    try:
+        placement = place_threads(host, num_threads)
+    except ValueError as error:
+        raise StartupError(f"--cpu-threads is {error}", reason="CpuThreadsTooMany") from error
+    if host.quota is not None and len(placement.threads) > host.quota:
+        logger.warning(
+            "the CPU limit is %g and the number of computing threads %d: they will stand still at "
+            "the end of every 100 ms",
+            host.quota,
+            len(placement.threads),
+        )
+    return placement
 
 
 def _choose_level(config: ServerConfig) -> CpuLevel | None:

@@ -13,7 +13,8 @@ from refectory_server.errors import StartupError
 from refectory_server.models.compute_dtype import compute_dtype
 from refectory_server.models.native_decoder import build_native_decoder
 from refectory_server.models.weights import load_weights
-from refectory_server.runner.host_limits import memory_limit_bytes, num_cpus
+from refectory_server.runner.cpu_placement import CpuPlacement
+from refectory_server.runner.host_limits import memory_limit_bytes
 from refectory_server.runner.interface import ReportProgress, RunnerFacts
 from refectory_server.runner.kv_cache import kv_cache_size
 from refectory_server.runner.native_model_runner import NativeModelRunner
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_native_runner(
-    config: ServerConfig, report: ReportProgress, level: CpuLevel
+    config: ServerConfig, report: ReportProgress, level: CpuLevel, placement: CpuPlacement
 ) -> NativeModelRunner:
     """Resolve, size, load and warm up. Raises `StartupError` with one clear line.
 
@@ -44,7 +45,6 @@ def load_native_runner(
         max_num_seqs=config.scheduler.max_num_seqs,
         memory_limit_bytes=memory_limit_bytes(),
     )
-    cpus: list[int | None] = [None] * num_cpus()
     started = time.monotonic()
     weights = load_weights(model.files, spec, dtype, report, model.gguf)
     try:
@@ -56,7 +56,7 @@ def load_native_runner(
             max_model_len=size.max_model_len,
             max_tokens=config.scheduler.max_num_batched_tokens,
             level=level,
-            cpus=cpus,
+            cpus=placement.threads,
         )
     except MemoryError as error:
         raise StartupError(
@@ -78,7 +78,8 @@ def load_native_runner(
             dtype=str(dtype).removeprefix("torch."),
             kv_bytes_per_token=size.bytes_per_token,
             description=f"native {level} on cpu, {str(dtype).removeprefix('torch.')}, "
-            f"{len(cpus)} threads; processor: {cpu_features()}",
+            f"{placement}; processor: {cpu_features()}",
+            spare_cpus=placement.spare_cpus,
         ),
     )
     report("warm_up", 0.0)

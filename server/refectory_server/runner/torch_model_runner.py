@@ -24,7 +24,7 @@ from refectory_server.core.scheduler_output import (
 from refectory_server.models.compute_dtype import compute_dtype
 from refectory_server.models.torch_decoder import TorchDecoder
 from refectory_server.models.weights import load_weights
-from refectory_server.runner.host_limits import memory_limit_bytes, num_cpus
+from refectory_server.runner.host_limits import memory_limit_bytes
 from refectory_server.runner.input_batch import InputBatch, RequestStates
 from refectory_server.runner.interface import ReportProgress, RunnerFacts
 from refectory_server.runner.kv_cache import KVCacheSize, kv_cache_size
@@ -108,7 +108,6 @@ def load_torch_runner(config: ServerConfig, report: ReportProgress) -> TorchMode
 
     Phases reported: resolve_model, load_weights, size_kv_cache, warm_up.
     """
-    torch.set_num_threads(min(torch.get_num_threads(), num_cpus()))
     report("resolve_model", 0.0)
     model = open_model(config.model.model)
     spec = model.spec

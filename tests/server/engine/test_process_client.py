@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from refectory_server.config import CacheConfig, ModelConfig, ServerConfig
+from refectory_server.config import CacheConfig, CpuConfig, ModelConfig, ServerConfig
 from refectory_server.core.request import FinishReason
 from refectory_server.engine.client import EngineState, EngineStatus
 from refectory_server.engine.messages import AddRequest, StepOutputs
 from refectory_server.engine.process_client import ProcessEngineClient
 from refectory_server.errors import StartupError
 from refectory_server.sampling_params import SamplingParams
+from refectory_server.testing.process_usage import cpu_seconds
 from refectory_server.testing.tiny_llama import make_tiny_llama
 
 NUM_TOKENS = 100
@@ -96,6 +99,31 @@ def test_sending_loses_no_signal_of_a_message_that_has_just_come(config: ServerC
                     await asyncio.sleep(0.001)
         assert num_tokens == NUM_TOKENS
         assert finished == [FinishReason.LENGTH]
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_without_work_takes_no_cpu(config: ServerConfig) -> None:
+    num_threads = len(os.sched_getaffinity(0))
+
+    async def scenario() -> None:
+        is_finished = asyncio.Event()
+
+        def on_step(step: StepOutputs) -> None:
+            if any(output.finish_reason is not None for output in step.outputs):
+                is_finished.set()
+
+        cpu = CpuConfig(cpu_threads=num_threads)
+        async with started(dataclasses.replace(config, cpu=cpu), on_step) as client:
+            assert f"{num_threads} thread" in client.facts.description
+            client.add_request(request("r"))
+            async with asyncio.timeout(60):
+                await is_finished.wait()
+            await asyncio.sleep(0.2)
+            before = cpu_seconds(client.pid)
+            await asyncio.sleep(2)
+            # A thread that spins takes 2 s; two that wake up 1,000 times a second, 0.02 s.
+            assert cpu_seconds(client.pid) - before < 0.01
 
     asyncio.run(scenario())
 
