@@ -44,6 +44,8 @@ class AnswerHead:
     """A stream ends with a usage chunk, and the others carry `usage: null`."""
     has_logprobs: bool
     tokenizer: Tokenizer
+    echoes: Sequence[str]
+    """What each choice's text begins with; empty: nothing."""
 
     def chunk_fields(self) -> dict[str, Any]:
         fields = {"id": self.id, "created": self.created, "model": self.model}
@@ -156,7 +158,7 @@ class CompletionAnswer:
         choices = [
             CompletionChoice(
                 index=choice.index,
-                text=choice.text,
+                text=self._echo(choice.index) + choice.text,
                 logprobs=self._logprobs(choice.logprobs),
                 finish_reason=choice.finish_word,
             )
@@ -165,7 +167,8 @@ class CompletionAnswer:
         return self._json(choices=choices, usage=whole.usage)
 
     def opening(self, index: int) -> bytes:
-        return b""
+        echo = self._echo(index)
+        return self._choice(index, echo) if echo else b""
 
     def text(self, delta: TextDelta) -> bytes:
         return self._choice(delta.index, delta.text, self._logprobs(delta.logprobs))
@@ -185,6 +188,9 @@ class CompletionAnswer:
     ) -> bytes:
         choice = CompletionChoice(index=index, text=text, logprobs=logprobs, finish_reason=finish)
         return event(self._json(choices=[choice]))
+
+    def _echo(self, index: int) -> str:
+        return self.head.echoes[index] if self.head.echoes else ""
 
     def _logprobs(self, entries: Sequence[TextLogprobs]) -> CompletionLogprobs | None:
         return completion_logprobs(entries, self.head.tokenizer) if self.head.has_logprobs else None

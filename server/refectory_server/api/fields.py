@@ -67,7 +67,6 @@ SHARED_WITHOUT_EFFECT: dict[str, WithoutEffect] = {
     "typical_p": _only("typical sampling", 1),
     "use_beam_search": _only("beam search", False),
     # Output in other forms.
-    "echo": _only("the prompt's echo", False),
     "guided_choice": _only("structured output"),
     "guided_grammar": _only("structured output"),
     "guided_json": _only("structured output"),
@@ -82,6 +81,7 @@ CHAT_WITHOUT_EFFECT: dict[str, WithoutEffect] = SHARED_WITHOUT_EFFECT | {
     "add_special_tokens": _only("special tokens around the template's text", False),
     "audio": _only("audio"),
     "chat_template": _only("a request's own template"),
+    "echo": _only("an echo of the last message", False),
     "documents": _only("documents", []),
     "function_call": _only("tool calls", "none", "auto"),
     "functions": _only("tool calls", []),

@@ -72,6 +72,18 @@ def prepare(
     return prompts
 
 
+def echoed_texts(request: GenerationRequest, processor: InputProcessor, n: int) -> list[str]:
+    """What each choice's text begins with; empty where nothing is to be echoed."""
+    if not isinstance(request, CompletionRequest) or not request.echo:
+        return []
+    skips = request.skip_special_tokens is not False
+    texts = (
+        prompt if isinstance(prompt, str) else processor.tokenizer.decode(prompt, skips)
+        for prompt in request.prompts.values()
+    )
+    return [text for text in texts for _ in range(n)]
+
+
 def encode_messages(
     messages: list[ChatMessage], fields: TemplateFields, processor: InputProcessor
 ) -> list[int]:

@@ -32,6 +32,7 @@ _ALLOWED = {
 _TAGS = (TEXT_TAG, LIST_TAG, PROMPTS_TAG)
 
 _SUBJECTS = {
+    "echoed_logprobs": "echo",
     "needs_logprobs": "top_logprobs",
     "needs_stream": "stream_options",
     "no_continuation": "continue_final_message",

@@ -250,6 +250,17 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
 class CompletionRequest(GenerationRequest):
     prompt: Prompt
     logprobs: int | None = None
+    echo: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_echo(self) -> CompletionRequest:
+        if self.echo and self.logprobs is not None:
+            raise PydanticCustomError(
+                "echoed_logprobs",
+                "echo is true; with logprobs only false is allowed: there are no "
+                "log-probabilities of a prompt",
+            )
+        return self
 
     @property
     def num_logprobs(self) -> int | None:

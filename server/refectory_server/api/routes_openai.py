@@ -25,7 +25,7 @@ from refectory_server.api.answers import (
 from refectory_server.api.body import decode_json_object, read_body
 from refectory_server.api.choices import Tally, collect
 from refectory_server.api.error_handlers import error_event
-from refectory_server.api.generation import Prompts, prepare
+from refectory_server.api.generation import Prompts, echoed_texts, prepare
 from refectory_server.api.openapi import GENERATION_ERRORS, operation
 from refectory_server.api.parsing import parse_generation
 from refectory_server.api.protocol import (
@@ -100,15 +100,17 @@ class OpenAIRoutes:
     ) -> Response:
         service = self._service
 
-        async def begin() -> tuple[GenerationRequest, InputProcessor, Prompts]:
+        async def begin() -> tuple[InputProcessor, GenerationRequest, Prompts, list[str]]:
             body = await read_body(request)
             processor = service.input_processor()
             # In a thread: large bodies take long, and everyone's tokens pass through this loop.
-            wire, prompts = await asyncio.to_thread(self._prepare, request_class, body, processor)
-            return wire, processor, prompts
+            prepared = await asyncio.to_thread(self._prepare, request_class, body, processor)
+            return processor, *prepared
 
         request_id = engine_request_id(request, id_prefix)
-        wire, processor, prompts = await race(begin(), raise_when_stopped(service.lifecycle))
+        processor, wire, prompts, echoes = await race(
+            begin(), raise_when_stopped(service.lifecycle)
+        )
         answer = make_answer(
             AnswerHead(
                 id=request_id,
@@ -117,6 +119,7 @@ class OpenAIRoutes:
                 includes_usage=wire.includes_usage,
                 has_logprobs=wire.num_logprobs is not None,
                 tokenizer=processor.tokenizer,
+                echoes=echoes,
             )
         )
         # Not yet begun: reading its first deltas hands the request over.
@@ -143,13 +146,14 @@ class OpenAIRoutes:
 
     def _prepare(
         self, request_class: type[GenerationRequest], body: bytes, processor: InputProcessor
-    ) -> tuple[GenerationRequest, Prompts]:
+    ) -> tuple[GenerationRequest, Prompts, list[str]]:
         max_model_len = self._service.engine.facts.max_model_len
         fields = decode_json_object(body)
         wire = parse_generation(request_class, fields, max_model_len=max_model_len)
         self._service.model_name(wire.model)
         scheduler = self._service.config.scheduler
-        return wire, prepare(wire, processor, scheduler, max_model_len=max_model_len)
+        prompts = prepare(wire, processor, scheduler, max_model_len=max_model_len)
+        return wire, prompts, echoed_texts(wire, processor, prompts[0][1].n)
 
     def _card(self, name: str) -> ModelCard:
         return ModelCard(

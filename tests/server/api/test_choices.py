@@ -111,6 +111,29 @@ async def test_prompts_and_choices(ai: openai.AsyncOpenAI, is_stream: bool) -> N
     assert (usage.prompt_tokens, usage.completion_tokens) == (5 + 10 + 5, 30)
 
 
+@pytest.mark.parametrize("prompts", [["first", "the second"], [[*b"first"], [*b"the second"]]])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_each_text_begins_with_its_prompt_if_asked_for(
+    ai: openai.AsyncOpenAI, prompts: Any, is_stream: bool
+) -> None:
+    fields: Any = {"model": "sim", "prompt": prompts, "n": 2, "max_tokens": 5, "seed": 7}
+    expected = [
+        prompt.decode() + expected_text(prompt, 5, seed)
+        for prompt in (b"first", b"the second")
+        for seed in (7, 8)
+    ]
+    texts = [""] * 4
+    if is_stream:
+        async for chunk in await ai.completions.create(**fields, echo=True, stream=True):
+            texts[chunk.choices[0].index] += chunk.choices[0].text
+    else:
+        answer = await ai.completions.create(**fields, echo=True)
+        assert answer.usage is not None
+        assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (15, 20)
+        texts = [choice.text for choice in answer.choices]
+    assert texts == expected
+
+
 async def test_cached_tokens_count_once_a_prompt(ai: openai.AsyncOpenAI) -> None:
     for expected in (0, 2 * 32):
         answer = await ai.completions.create(

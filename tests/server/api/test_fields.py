@@ -60,7 +60,7 @@ CHAT_VALUES = SHARED_HONOURED | {
     "logprobs": True,
     "top_logprobs": 0,
 }
-COMPLETION_VALUES = SHARED_HONOURED | {"prompt": [104, 105], "logprobs": 3}
+COMPLETION_VALUES = SHARED_HONOURED | {"prompt": [104, 105], "logprobs": 3, "echo": True}
 
 WITHOUT_EFFECT: dict[str, list[Any]] = {
     "metadata": [{}, {"a": "b"}],
@@ -74,7 +74,6 @@ WITHOUT_EFFECT: dict[str, list[Any]] = {
     "truncate_prompt_tokens": [],
     "typical_p": [1.0],
     "use_beam_search": [False],
-    "echo": [False],
     "guided_choice": [],
     "guided_grammar": [],
     "guided_json": [],
@@ -89,6 +88,7 @@ CHAT_NEUTRAL = WITHOUT_EFFECT | {
     "audio": [],
     "chat_template": [],
     "documents": [[]],
+    "echo": [False],
     "function_call": ["none", "auto"],
     "functions": [[]],
     "include_reasoning": [True, False],
@@ -117,7 +117,6 @@ WITH_EFFECT: dict[str, list[Any]] = {
     "truncate_prompt_tokens": [4],
     "typical_p": [0.9],
     "use_beam_search": [True],
-    "echo": [True],
     "guided_choice": [["a"]],
     "guided_grammar": ["g"],
     "guided_json": [{}],
@@ -132,6 +131,7 @@ CHAT_WITH_EFFECT = WITH_EFFECT | {
     "audio": [{"voice": "x"}],
     "chat_template": ["{{ 1 }}"],
     "documents": [[{"text": "t"}]],
+    "echo": [True],
     "function_call": [{"name": "f"}],
     "functions": [[{"name": "f"}]],
     "include_reasoning": [1],

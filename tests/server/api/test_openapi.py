@@ -89,7 +89,7 @@ async def test_a_request_has_the_fields_that_are_taken_and_no_others(
         {"type": "array", "items": {"type": "string"}, "maxItems": 16},
         {"type": "null"},
     ]
-    assert completion["properties"]["echo"] == {"enum": [False, None]}
+    assert completion["properties"]["use_beam_search"] == {"enum": [False, None]}
     assert schemas["ChatMessage"]["properties"]["tool_calls"] == {"enum": [None, []]}
 
 

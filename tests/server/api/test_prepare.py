@@ -51,7 +51,7 @@ ELSEWHERE = {
     },
     "completion": {
         *("model", "stream", "stream_options", "priority", "cache_salt", "best_of"),
-        *("prompt", "logprobs"),
+        *("prompt", "logprobs", "echo"),
     },
 }
 """Fields with tests of their own: here or in test_generation, test_logprobs, test_choices."""
