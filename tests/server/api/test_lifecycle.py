@@ -67,8 +67,8 @@ def test_a_drain_ends_after_a_quiet_second_with_nothing_in_flight(clock: Clock) 
     clock.now += 0.5
     assert not lifecycle.is_drained
     clock.now += 0.5
-    assert lifecycle.is_drained
     assert (lifecycle.num_drained, lifecycle.seconds_draining) == (2, 31.5)
+    assert lifecycle.is_drained
 
 
 def test_a_drain_is_overdue_at_its_deadline_and_a_second_one_does_not_move_it(
