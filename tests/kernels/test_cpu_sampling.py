@@ -142,6 +142,7 @@ def random_logits(rng: np.random.Generator, num_rows: int, vocab_size: int) -> L
     logits[::3] = logits[::3].round()  # many equal logits
     logits[rng.random(logits.shape) < 0.02] = -INF
     logits[:, 0] = 0.0
+    logits[::2] -= 30.0
     return np.asarray(logits, np.float32)
 
 
@@ -222,10 +223,12 @@ def test_odd_rows_equal_the_reference(
     check_all(array, [plain], level)
 
 
-def drawn(logits: list[float], level: CpuLevel, **params: Any) -> list[int]:
+def drawn(
+    logits: list[float], level: CpuLevel, temperature: float = 1.0, **params: Any
+) -> list[int]:
     """Every token that 400 draws bring."""
     array = np.array([logits] * 400, np.float32)
-    rows = [SamplingRow(temperature=1.0, seed=i, **params) for i in range(len(array))]
+    rows = [SamplingRow(temperature=temperature, seed=i, **params) for i in range(len(array))]
     return sorted({token.token_id for token in sample(array, rows, level)})
 
 
@@ -238,8 +241,14 @@ def test_equal_logits(level: CpuLevel) -> None:
     assert drawn([0] * 10, level, top_p=0.3) == [0, 1, 2]
     assert drawn([0] * 1000, level, top_p=0.004) == [0, 1, 2, 3]
     assert drawn([-9, 0, 0, 1, 0], level, top_p=0.7) == [1, 2, 3]
+    assert drawn([-9, -2, -3, -2, -4, -2], level, top_p=0.5) == [1, 3]
     assert drawn([0.0, -0.0, 0.0, -1], level, top_k=1) == [0, 1, 2]
     assert drawn([0, 1, 1, 0], level, min_p=1.0) == [1, 2]
+
+
+def test_temperatures_without_end(level: CpuLevel) -> None:
+    assert drawn([0, -INF, 5, 1e30, 1e30], level, 5e-324) == [3, 4]
+    assert drawn([0, -INF, 5, 1e30, -1e30], level, 1e300) == [0, 2, 3, 4]
 
 
 def test_every_bit_of_the_random_number_counts(level: CpuLevel) -> None:
@@ -312,6 +321,16 @@ def test_logprobs_are_the_models_own(level: CpuLevel, vocab_size: int) -> None:
         assert found_ids == order[:num_top].tolist()
         found_values = [value for _, value in token.logprobs.top]
         assert found_values == pytest.approx([value for _, value in expected.top], abs=ERROR)
+
+
+@pytest.mark.parametrize("bad", [NAN, INF])
+def test_one_bad_logit_anywhere_is_found(level: CpuLevel, bad: float) -> None:
+    logits = np.zeros((600, 600), np.float32)
+    np.fill_diagonal(logits, bad)
+
+    found = sample(logits, [SamplingRow(temperature=0)] * len(logits), level)
+
+    assert {token.status for token in found} == {SampleStatus.LOGITS_NOT_FINITE}
 
 
 def test_a_bad_model_and_bad_parameters_are_told_apart(level: CpuLevel) -> None:
