@@ -58,6 +58,8 @@ class DecoderOf final : public Decoder {
     enum Stage { kQkv, kAttention, kOut, kGateUp, kDown, kNumStages };
 
     const float* padded_norm(const float* weights, int size, const std::vector<int>& features);
+    Matrix<T> pack(const std::vector<Column<T>>& columns, const std::vector<int>& features,
+                   bool has_bias);
     void prepare(const RefectoryStep& step);
     void reserve(int num_tokens, int num_sampled);
     void run(const RefectoryStep& step, int member);
@@ -91,6 +93,7 @@ class DecoderOf final : public Decoder {
     KVCache<T> cache_of(const Layer<T>& layer) const {
         return {layer.kv.data(), config_.num_kv_heads, head_dim_};
     }
+    // A member's even share of some rows, or of anything else that is counted.
     Span rows_of(int member, int num_rows) const {
         const auto at = [&](int i) {
             return static_cast<int>(static_cast<std::int64_t>(num_rows) * i / team_.size());

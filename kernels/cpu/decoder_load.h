@@ -53,6 +53,18 @@ const float* DecoderOf<T>::padded_norm(const float* weights, int padded,
 }
 
 template <class T>
+Matrix<T> DecoderOf<T>::pack(const std::vector<Column<T>>& columns,
+                             const std::vector<int>& features, bool has_bias) {
+    const Matrix<T> matrix =
+        allocate_matrix<T>(arena_, static_cast<int>(columns.size()),
+                           static_cast<int>(features.size()), has_bias);
+    team_.run([&](int member) {
+        pack_panels(matrix, rows_of(member, matrix.num_panels), columns, features);
+    });
+    return matrix;
+}
+
+template <class T>
 void DecoderOf<T>::add_layer(const RefectoryLayerWeights& w) {
     const auto& c = config_;
     const std::vector<int> hidden = padded_features(c.hidden_size, hidden_size_);
@@ -74,7 +86,7 @@ void DecoderOf<T>::add_layer(const RefectoryLayerWeights& w) {
         }
     };
     const auto pack_columns = [&](const std::vector<int>& features, const float* bias) {
-        const Matrix<T> packed = pack(arena_, columns, features, bias != nullptr);
+        const Matrix<T> packed = pack(columns, features, bias != nullptr);
         columns.clear();
         return packed;
     };
@@ -134,7 +146,7 @@ void DecoderOf<T>::set_ends(const void* embedding, const void* lm_head, const fl
         columns.push_back({rows + static_cast<std::size_t>(token) * c.hidden_size});
     }
     const std::vector<int> hidden = padded_features(c.hidden_size, hidden_size_);
-    lm_head_ = pack(arena_, columns, hidden, false);
+    lm_head_ = pack(columns, hidden, false);
     final_norm_ = padded_norm(final_norm, hidden_size_, hidden);
     if (is_tied) return;
     const std::size_t size = static_cast<std::size_t>(c.vocab_size) * c.hidden_size;

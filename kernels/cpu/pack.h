@@ -21,28 +21,41 @@ struct Column {
     float bias = 0.0f;
 };
 
-// features: for each packed input feature the source's, or kZeros; an even number of them.
+// Memory for a matrix; its panels are still zeros.
 template <class T>
-Matrix<T> pack(Arena& arena, const std::vector<Column<T>>& columns,
-               const std::vector<int>& features, bool has_bias) {
-    const int k = static_cast<int>(features.size());
-    // As many as rows are padded to: a column that is never written could keep an old NaN.
-    const int num_panels = round_up(static_cast<int>(columns.size()), 32) / kPanelColumns;
-    const std::size_t num_columns = static_cast<std::size_t>(num_panels) * kPanelColumns;
-    T* const panels = arena.allocate<T>(num_columns * k);
-    float* const biases = has_bias ? arena.allocate<float>(num_columns) : nullptr;
-    for (std::size_t c = 0; c < columns.size(); c++) {
-        const std::size_t panel = c / kPanelColumns, column = c % kPanelColumns;
-        if (has_bias) biases[c] = columns[c].bias;
-        if (columns[c].row == nullptr) continue;
-        T* unit = panels + panel * kPanelColumns * k + column / kLanes * kPairSize;
-        const int lane = static_cast<int>(column % kLanes);
-        for (int i = 0; i < k; i++) {
-            if (features[i] == kZeros) continue;
-            unit[i / 2 * (2 * kPairSize) + pair_index<T>(lane, i % 2)] = columns[c].row[features[i]];
+Matrix<T> allocate_matrix(Arena& arena, int num_columns, int k, bool has_bias) {
+    const int num_panels = (num_columns + kPanelColumns - 1) / kPanelColumns;
+    const std::size_t size = static_cast<std::size_t>(num_panels) * kPanelColumns;
+    return {arena.allocate<T>(size * k), has_bias ? arena.allocate<float>(size) : nullptr, k,
+            num_panels};
+}
+
+// Fills some panels of a matrix.
+// features: for each packed input feature the source's, or kZeros; [matrix.k]
+template <class T>
+void pack_panels(const Matrix<T>& matrix, Span panels, const std::vector<Column<T>>& columns,
+                 const std::vector<int>& features) {
+    for (int p = panels.first; p < panels.last; p++) {
+        const std::size_t first = static_cast<std::size_t>(p) * kPanelColumns;
+        const int num_columns =
+            static_cast<int>(std::min<std::size_t>(kPanelColumns, columns.size() - first));
+        T* const panel = const_cast<T*>(matrix.panel(p));
+        for (int c = 0; c < num_columns; c++) {  // the panel stays in the cache meanwhile
+            const T* const row = columns[first + c].row;
+            if (row == nullptr) continue;
+            T* const even = panel + c / kLanes * kPairSize + pair_index<T>(c % kLanes, 0);
+            T* const odd = panel + c / kLanes * kPairSize + pair_index<T>(c % kLanes, 1);
+            for (int i = 0; i < matrix.k; i += 2) {
+                const std::size_t at = static_cast<std::size_t>(i) * kPairSize;
+                if (features[i] != kZeros) even[at] = row[features[i]];
+                if (features[i + 1] != kZeros) odd[at] = row[features[i + 1]];
+            }
+        }
+        if (matrix.bias == nullptr) continue;
+        for (int c = 0; c < num_columns; c++) {
+            const_cast<float*>(matrix.bias)[first + c] = columns[first + c].bias;
         }
     }
-    return {panels, biases, k, num_panels};
 }
 
 // Packed column c of input features, as floats: an embedding's row out of a tied lm_head.
