@@ -101,7 +101,7 @@ class ProcessEngineClient:
             address,
             str(os.getpid()),
             stdin=asyncio.subprocess.PIPE,
-            env={name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES},
+            env=_engine_environment(),
             # Ctrl-C is for the API process; it stops the engine when its requests are done.
             start_new_session=True,
         )
@@ -221,6 +221,12 @@ class ProcessEngineClient:
             self._socket = None
             self._context.destroy(linger=0)
             self._remove_socket_folder()
+
+
+def _engine_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
+    # Of numpy's matrix products none is used: without this it starts a thread a CPU for them.
+    return {**kept, "OPENBLAS_NUM_THREADS": "1"}
 
 
 def _describe_exit(returncode: int) -> str:

@@ -103,7 +103,9 @@ def test_sending_loses_no_signal_of_a_message_that_has_just_come(config: ServerC
     asyncio.run(scenario())
 
 
-def test_an_engine_without_work_takes_no_cpu(config: ServerConfig) -> None:
+def test_an_engine_without_work_takes_no_cpu_and_has_no_threads_but_its_own(
+    config: ServerConfig,
+) -> None:
     num_threads = len(os.sched_getaffinity(0))
 
     async def scenario() -> None:
@@ -124,6 +126,8 @@ def test_an_engine_without_work_takes_no_cpu(config: ServerConfig) -> None:
             await asyncio.sleep(2)
             # A thread that spins takes 2 s; two that wake up 1,000 times a second, 0.02 s.
             assert cpu_seconds(client.pid) - before < 0.01
+            # The first one computes; two are ZMQ's.
+            assert len(os.listdir(f"/proc/{client.pid}/task")) <= num_threads + 2
 
     asyncio.run(scenario())
 
