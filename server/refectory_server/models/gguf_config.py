@@ -11,6 +11,7 @@ from refectory_server.errors import StartupError
 from refectory_server.models.gguf_file import GgufFile
 from refectory_server.models.rope_config import GIVEN_FACTORS
 
+_GGML_FLOAT32 = 0
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
@@ -67,11 +68,17 @@ def read_gguf_config(file: GgufFile) -> dict[str, Any]:
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
         "tie_word_embeddings": "output.weight" not in file.tensors,
-        "dtype": "float32",
+        "dtype": _dtype(file),
         "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": _eos_token_ids(file),
     }
     return {key: value for key, value in config.items() if value is not None}
+
+
+def _dtype(file: GgufFile) -> str:
+    """What the weights are computed in: quantised ones have less than bfloat16's precision."""
+    is_float32 = all(tensor.ggml_type == _GGML_FLOAT32 for tensor in file.tensors.values())
+    return "float32" if is_float32 else "bfloat16"
 
 
 def _rope_scaling(file: GgufFile, kind: str) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def test_config_of_a_small_file(tmp_path: Path) -> None:
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": False,
-        "dtype": "float32",
+        "dtype": "bfloat16",
         "eos_token_id": [2, 1],
     }
     assert read_eos_token_ids(files, config) == (2, 1)
@@ -182,3 +182,9 @@ def test_embedded_model_config() -> None:
     assert config["rope_parameters"] == {"rope_type": "default", "rope_theta": 100000.0}
     assert config["tie_word_embeddings"] is True
     assert read_eos_token_ids(files, config) == (2,)
+
+
+def test_quantised_weights_are_computed_in_bfloat16() -> None:
+    files = resolve_model("embedded://smollm2-135m")
+
+    assert read_hf_config(files)["dtype"] == "bfloat16"

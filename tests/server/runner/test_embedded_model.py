@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from refectory_server.config import CacheConfig, ServerConfig
+from refectory_server.config import CacheConfig, ModelConfig, ServerConfig
 from refectory_server.runner.interface import ModelRunner
 from refectory_server.runner.load import load_runner
 from refectory_server.testing.step_driver import StepDriver
@@ -38,7 +38,12 @@ def runner(phases: list[str]) -> ModelRunner:
         if phase not in phases:
             phases.append(phase)
 
-    return load_runner(ServerConfig(cache=CacheConfig(num_gpu_blocks_override=64)), report)
+    return load_runner(
+        ServerConfig(
+            model=ModelConfig(dtype="float32"), cache=CacheConfig(num_gpu_blocks_override=64)
+        ),
+        report,
+    )
 
 
 def test_start_up_phases_in_order(runner: ModelRunner, phases: list[str]) -> None:
