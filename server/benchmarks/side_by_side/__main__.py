@@ -50,6 +50,7 @@ def _command(args: argparse.Namespace) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="side_by_side", description=__doc__)
     names = ", ".join(spec.name for spec in CATALOGUE)
+    cores = sorted(os.sched_getaffinity(0))
     parser.add_argument("--peers", type=Path, help="folder of environments and models/")
     parser.add_argument(
         "--model", default=DEFAULT_MODEL, help="name in PEERS/models, else embedded"
@@ -57,7 +58,7 @@ def main() -> int:
     parser.add_argument("--points", default=DEFAULT_POINTS, help="PROMPTSxINPUT/OUTPUT, several")
     parser.add_argument("--engines", default="", help=f"of {names}; all without a name")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=len(cores), help="on as many cores")
     parser.add_argument("--seed", type=int, default=0, help="of the order of engines")
     parser.add_argument("--results", type=Path, default=Path("docs/benchmarks"))
     args = parser.parse_args()
@@ -68,7 +69,11 @@ def main() -> int:
         parser.error(str(error))
     if args.rounds < 1:
         parser.error(f"--rounds is {args.rounds}; allowed is 1 or more")
-    commit = _commit()
+    if not 1 <= args.threads <= len(cores):
+        parser.error(f"--threads is {args.threads}; allowed is [1, {len(cores)}]")
+    machine, commit = this_machine(), _commit()
+    # Inherited by every engine, with what it starts.
+    os.sched_setaffinity(0, cores[: args.threads])
     run = Run(specs, points, args.threads)
     model = args.model if args.peers else EMBEDDED + args.model
     run.measure(args.peers, model, args.rounds, args.seed)
@@ -77,7 +82,7 @@ def main() -> int:
         date=date,
         commit=commit,
         command=_command(args),
-        machine=this_machine(),
+        machine=machine,
         model=args.model,
         num_threads=args.threads,
         num_rounds=args.rounds,

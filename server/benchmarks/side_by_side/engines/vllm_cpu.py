@@ -16,7 +16,7 @@ class VllmCpu:
         os.environ |= {
             "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GIB),
             "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
-            "VLLM_CPU_OMP_THREADS_BIND": f"0-{settings.num_threads - 1}",
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
             "VLLM_LOGGING_LEVEL": "WARNING",
             "VLLM_NO_USAGE_STATS": "1",
             # Taken by its workers, which are processes of their own.
