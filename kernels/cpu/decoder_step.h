@@ -170,7 +170,8 @@ void DecoderOf<T>::run_layer(const RefectoryStep& step, int index, int member) {
                  shares[kDown], member, to_update);
         meet("down", member);
         add_normalised(layer.mlp_output_norm, rows);
-        if (num_rows <= kFewRows) meet("norm", member);
+        // The rows whose tokens are chosen may be another member's.
+        if (num_rows <= kFewRows || is_last) meet("norm", member);
     } else {
         multiply(activated_.data(), intermediate_size_, layer.down, following, num_rows,
                  shares[kDown], member, to_residual);
