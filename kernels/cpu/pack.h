@@ -24,7 +24,8 @@ struct Column {
 // Memory for a matrix; its panels are still zeros.
 template <class T>
 Matrix<T> allocate_matrix(Arena& arena, int num_columns, int k, bool has_bias) {
-    const int num_panels = (num_columns + kPanelColumns - 1) / kPanelColumns;
+    // As many as rows are padded to: a column that is never written could keep an old NaN.
+    const int num_panels = round_up(num_columns, 32) / kPanelColumns;
     const std::size_t size = static_cast<std::size_t>(num_panels) * kPanelColumns;
     return {arena.allocate<T>(size * k), has_bias ? arena.allocate<float>(size) : nullptr, k,
             num_panels};
@@ -37,8 +38,9 @@ void pack_panels(const Matrix<T>& matrix, Span panels, const std::vector<Column<
                  const std::vector<int>& features) {
     for (int p = panels.first; p < panels.last; p++) {
         const std::size_t first = static_cast<std::size_t>(p) * kPanelColumns;
+        // Below 0 in a panel that is nothing but padding.
         const int num_columns =
-            static_cast<int>(std::min<std::size_t>(kPanelColumns, columns.size() - first));
+            std::min(kPanelColumns, static_cast<int>(columns.size()) - static_cast<int>(first));
         T* const panel = const_cast<T*>(matrix.panel(p));
         for (int c = 0; c < num_columns; c++) {  // the panel stays in the cache meanwhile
             const T* const row = columns[first + c].row;
