@@ -91,22 +91,30 @@ def engine_process(module: str, python: Path, settings: Settings) -> Iterator[En
             env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT), "HF_HUB_OFFLINE": "1"},
             start_new_session=True,
         )
-        with process:
+        # Kills the group once this process is done with it or dead: what is stopped by SIGSTOP
+        # would never notice the end of its standard input.
+        guard = subprocess.Popen(
+            ["sh", "-c", "read _; kill -s KILL -- -$0", str(process.pid)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        with guard, process:
             try:
                 yield EngineProcess(process, log)
             finally:
                 _close(process)
+                guard.communicate()
 
 
 def _close(process: subprocess.Popen[str]) -> None:
-    """Politely first: an engine has workers and servers of its own to end."""
+    """Politely: an engine has workers and servers of its own to end."""
     signal_group(process, signal.SIGCONT)
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         process.stdin.close()
     with suppress(subprocess.TimeoutExpired):
         process.wait(CLOSE_TIMEOUT_S)
-    signal_group(process, signal.SIGKILL)
 
 
 def signal_group(process: subprocess.Popen[str], number: signal.Signals) -> None:

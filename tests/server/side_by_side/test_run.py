@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,45 @@ def test_an_engine_that_cannot_load_says_why_without_the_machines_paths(tmp_path
     ):
         raise AssertionError("it loaded")
     assert str(tmp_path.parent) not in str(failure.value)
+
+
+ORPHAN = """
+import os, signal, sys
+from pathlib import Path
+from side_by_side import engine_process
+from side_by_side.protocol import Settings
+
+engine_process.PACKAGE_ROOT = Path(sys.argv[1])
+settings = Settings(model="", num_threads=1, max_num_prompts=1, max_len=1, variant="")
+with engine_process.engine_process("idle", Path(sys.executable), settings) as engine:
+    print(engine.facts["pid"], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+IDLE = """
+import json, os, sys
+
+print(json.dumps({"pid": os.getpid()}), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_stopped_engine_ends_though_the_run_was_killed(tmp_path: Path) -> None:
+    module = tmp_path / "side_by_side" / "engines" / "idle.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(IDLE)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ORPHAN, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "server" / "benchmarks")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    stat = Path(f"/proc/{int(done.stdout)}/stat")
+    deadline = time.monotonic() + 30
+    while stat.exists() and stat.read_text().rpartition(") ")[2][0] != "Z":
+        assert time.monotonic() < deadline, stat.read_text()
+        time.sleep(0.01)
 
 
 def test_engines_are_chosen_by_name() -> None:
