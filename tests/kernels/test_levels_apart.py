@@ -1,4 +1,4 @@
-"""No instruction of a level is in code that runs without it, however the linker merged templates."""
+"""No level's instructions are in code that runs without it, however templates were merged."""
 
 from __future__ import annotations
 
