@@ -61,6 +61,10 @@ bench-peers: ## Install the other engines and their models into PEERS=folder. EN
 bench-http: $(DEV_INSTALLED) ## Time 32 streams over HTTP, without and with a long prompt among them.
 	@$(VENV)/bin/python -P server/benchmarks/bench_http.py $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
+.PHONY: bench-kernels
+bench-kernels: $(DEV_INSTALLED) ## Time each native op against the machine's peak and bandwidth. ARGS="step --json file".
+	@$(VENV)/bin/python -P kernels/benchmarks/bench_native.py $(ARGS)
+
 .PHONY: bench-scheduler
 bench-scheduler: $(DEV_INSTALLED) ## Time the scheduler's step alone.
 	@$(VENV)/bin/python -P server/benchmarks/bench_scheduler.py $(ARGS)
