@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -52,6 +53,23 @@ class _Chunk(msgspec.Struct):
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
+def completions_url(base_url: str) -> str:
+    """Where to post. Raises `ValueError` for what is no server's URL.
+
+    base_url: the server's, or the one that OpenAI's clients take, which ends in /v1
+    """
+    try:
+        parts = urlsplit(base_url)
+        is_server = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of the port, or of brackets
+        is_server = False
+    if not is_server or parts.query or parts.fragment:
+        raise ValueError(
+            f"base_url is {base_url!r}; allowed is http(s)://HOST[:PORT], with or without /v1"
+        )
+    return f"{base_url.rstrip('/').removesuffix('/v1')}/v1/completions"
+
+
 async def run_load(
     base_url: str,
     plan: Sequence[PlannedRequest],
@@ -62,8 +80,10 @@ async def run_load(
 ) -> LoadResult:
     """Greedy completions; a failed request is a record with an error.
 
+    base_url: see `completions_url`, whose `ValueError` this raises too
     model: None: the one that the server takes where none is named
     """
+    url = completions_url(base_url)
     gate = asyncio.Semaphore(max_concurrency or max(1, len(plan)))
     common = {
         "temperature": 0,
@@ -75,7 +95,6 @@ async def run_load(
         common["model"] = model
     key = os.environ.get("OPENAI_API_KEY")
     async with aiohttp.ClientSession(
-        base_url,
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=None),
         headers={"Authorization": f"Bearer {key}"} if key else {},
@@ -89,7 +108,7 @@ async def run_load(
             await asyncio.sleep(max(0.0, start + planned.send_at_s - time.perf_counter()))
             async with gate:
                 body = {**common, "prompt": planned.prompt, "max_tokens": planned.max_tokens}
-                return await _send(session, body)
+                return await _send(session, url, body)
 
         records = await asyncio.gather(*map(send, plan))
         duration_s = time.perf_counter() - start
@@ -98,10 +117,10 @@ async def run_load(
     return LoadResult(list(records), duration_s, cpu_share, lags)
 
 
-async def _send(session: aiohttp.ClientSession, body: dict[str, object]) -> RequestRecord:
+async def _send(session: aiohttp.ClientSession, url: str, body: dict[str, object]) -> RequestRecord:
     record = RequestRecord(time.perf_counter())
     try:
-        async with session.post("/v1/completions", json=body) as answer:
+        async with session.post(url, json=body) as answer:
             if answer.status == 200:
                 await _read_stream(answer.content, record)
             else:

@@ -22,7 +22,9 @@ def bench() -> None:
 
 
 @bench.command(context_settings={"show_default": True})
-@click.option("--base-url", default="http://127.0.0.1:8000", help="The server, without /v1.")
+@click.option(
+    "--base-url", default="http://127.0.0.1:8000", help="The server, with or without /v1."
+)
 @click.option("--model", help="Name in the requests. Default: none, the server's own.")
 @click.option("--num-prompts", type=click.IntRange(1), default=1000, help="Requests in all.")
 @click.option("--random-input-len", type=click.IntRange(1), default=1024, help="Words of a prompt.")
@@ -64,7 +66,7 @@ def serve(**options: Any) -> None:
     Flags, printed block and JSON are those of `vllm bench serve`. OPENAI_API_KEY is sent, if set.
     """
     try:
-        from refectory_server.bench.load import run_load
+        from refectory_server.bench.load import completions_url, run_load
         from refectory_server.bench.summary import format_block, summarise
         from refectory_server.bench.workload import RandomWorkload
     except ModuleNotFoundError as error:
@@ -73,6 +75,11 @@ def serve(**options: Any) -> None:
             reason="MissingPackage",
         ) from error
     import msgspec
+
+    try:
+        completions_url(options["base_url"])
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--base-url") from error
 
     def workload(num_prompts: int, seed: int, request_rate: float) -> RandomWorkload:
         return RandomWorkload(

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from refectory_server.bench.load import LoadResult, run_load
+from refectory_server.bench.load import LoadResult, completions_url, run_load
 from refectory_server.bench.workload import PlannedRequest
 from refectory_server.config import ApiConfig
 from refectory_server.testing.simulated_app import SimulatedApp, running_server, simulated_app
@@ -23,6 +23,22 @@ def with_server(
             return await use(app, at.url)
 
     return asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "base_url", ["http://h:1/p", "http://h:1/p/", "http://h:1/p/v1", "http://h:1/p/v1/"]
+)
+def test_a_servers_url_is_taken_with_and_without_v1(base_url: str) -> None:
+    assert completions_url(base_url) == "http://h:1/p/v1/completions"
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    ["", "h:1", "ftp://h", "http://", "http://h:x", "http://h:0", "http://[", "http://h?q"],
+)
+def test_what_is_no_servers_url_is_refused(base_url: str) -> None:
+    with pytest.raises(ValueError, match=r"base_url is .*; allowed is http"):
+        completions_url(base_url)
 
 
 def test_tokens_are_counted_as_the_server_counts_them() -> None:

@@ -52,3 +52,10 @@ def test_failures_are_counted_told_and_the_exit_code(server: ServerProcess) -> N
     assert done.returncode == 1
     assert done.stdout.splitlines()[2].split() == ["Failed", "requests:", "2"]
     assert done.stderr.startswith('2 failed: 404: {"error":')
+
+
+def test_a_base_url_of_openais_clients_and_one_that_is_none(server: ServerProcess) -> None:
+    assert bench(server, f"--base-url={server.url}/v1", "--num-prompts=1").returncode == 0
+    done = bench(server, "--base-url=localhost:8000")
+    assert done.returncode == 2
+    assert "base_url is 'localhost:8000'; allowed is http" in done.stderr.splitlines()[-1]
