@@ -16,6 +16,7 @@ from refectory_server.config import (
     ApiConfig,
     CacheConfig,
     ConfigError,
+    CpuConfig,
     ModelConfig,
     SchedulerConfig,
     SimulatorConfig,
@@ -157,7 +158,8 @@ def test_a_number_of_thousands_of_digits_is_an_error_like_any_other() -> None:
 
 def test_help_lists_every_option_under_its_group() -> None:
     text = CliRunner().invoke(main, ["serve", "--help"]).output
-    for config_class in (ModelConfig, SimulatorConfig, CacheConfig, SchedulerConfig, ApiConfig):
+    groups = (ModelConfig, SimulatorConfig, CpuConfig, CacheConfig, SchedulerConfig, ApiConfig)
+    for config_class in groups:
         for field in dataclasses.fields(config_class):
             if field.name != "model":
                 assert flag_name(field.name) in text
@@ -165,6 +167,7 @@ def test_help_lists_every_option_under_its_group() -> None:
         "general options:",
         "model options:",
         "simulator options:",
+        "cpu options:",
         "cache options:",
         "scheduler options:",
         "api options:",
@@ -181,4 +184,5 @@ def test_help_of_one_group_shows_only_that_group() -> None:
 def test_help_of_an_unknown_group_names_the_groups() -> None:
     result = CliRunner().invoke(main, ["serve", "--help=kv"])
     assert result.exit_code == 2
-    assert "general, model, simulator, cache, scheduler, api, compatibility, all" in result.output
+    groups = "general, model, simulator, cpu, cache, scheduler, api, compatibility, all"
+    assert groups in result.output
