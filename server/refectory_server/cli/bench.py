@@ -14,6 +14,7 @@ import click
 from refectory_server.errors import StartupError
 
 MAX_ERROR_LINES = 5
+COMPLETIONS_PATH = "/v1/completions"
 
 
 @click.group(context_settings={"token_normalize_func": lambda token: token.replace("_", "-")})
@@ -21,9 +22,35 @@ def bench() -> None:
     """Measure servers. Needs the extra `bench`."""
 
 
-@bench.command(context_settings={"show_default": True})
+@bench.command(
+    short_help="Send a server load and print what its clients felt.",
+    context_settings={"show_default": True},
+)
+@click.option("--base-url", help="The server, with or without /v1. Default: http://HOST:PORT.")
+@click.option("--host", default="127.0.0.1", help="The server's, where there is no --base-url.")
 @click.option(
-    "--base-url", default="http://127.0.0.1:8000", help="The server, with or without /v1."
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8000,
+    help="The server's, where there is no --base-url.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["openai", "vllm"]),
+    default="openai",
+    help="No effect: both are OpenAI's completions.",
+)
+@click.option(
+    "--endpoint",
+    type=click.Choice([COMPLETIONS_PATH]),
+    default=COMPLETIONS_PATH,
+    help="No effect: the only one.",
+)
+@click.option(
+    "--dataset-name",
+    type=click.Choice(["random"]),
+    default="random",
+    help="No effect: the only one.",
 )
 @click.option("--model", help="Name in the requests. Default: none, the server's own.")
 @click.option("--num-prompts", type=click.IntRange(1), default=1000, help="Requests in all.")
@@ -63,7 +90,8 @@ def bench() -> None:
 def serve(**options: Any) -> None:
     """Send completions of random words to a server and print what its clients felt.
 
-    Flags, printed block and JSON are those of `vllm bench serve`. OPENAI_API_KEY is sent, if set.
+    The flags are a subset of those of `vllm bench serve`, the printed block and the JSON are as
+    there. OPENAI_API_KEY is sent, if set.
     """
     try:
         from refectory_server.bench.load import completions_url, run_load
@@ -76,8 +104,9 @@ def serve(**options: Any) -> None:
         ) from error
     import msgspec
 
+    base_url = options["base_url"] or f"http://{options['host']}:{options['port']}"
     try:
-        completions_url(options["base_url"])
+        completions_url(base_url)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--base-url") from error
 
@@ -95,7 +124,7 @@ def serve(**options: Any) -> None:
     def load(workload: RandomWorkload) -> Any:
         return asyncio.run(
             run_load(
-                options["base_url"],
+                base_url,
                 workload.requests(),
                 model=options["model"],
                 max_concurrency=options["max_concurrency"],

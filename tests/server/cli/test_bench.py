@@ -21,11 +21,13 @@ def server() -> Iterator[ServerProcess]:
         yield process
 
 
-def bench(server: ServerProcess, *args: str) -> subprocess.CompletedProcess[str]:
+def run(*args: str) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).with_name("refectory")), "bench", "serve"]
-    return subprocess.run(
-        [*command, f"--base-url={server.url}", *args], capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run([*command, *args], capture_output=True, text=True, timeout=60)
+
+
+def bench(server: ServerProcess, *args: str) -> subprocess.CompletedProcess[str]:
+    return run(f"--base-url={server.url}", *args)
 
 
 def test_the_block_is_printed_and_the_json_saved(server: ServerProcess, tmp_path: Path) -> None:
@@ -52,6 +54,16 @@ def test_failures_are_counted_told_and_the_exit_code(server: ServerProcess) -> N
     assert done.returncode == 1
     assert done.stdout.splitlines()[2].split() == ["Failed", "requests:", "2"]
     assert done.stderr.startswith('2 failed: 404: {"error":')
+
+
+def test_a_command_line_of_vllms(server: ServerProcess) -> None:
+    port = server.url.rpartition(":")[2]
+    args = f"--backend vllm --endpoint /v1/completions --dataset-name random --port {port}"
+    done = run(*args.split(), "--host=localhost", "--num-prompts=1", "--percentile-metrics=ttft")
+    assert (done.returncode, "No such option" in done.stderr) == (2, True)  # a subset of its flags
+    done = run(*args.split(), "--host=localhost", "--num-prompts=1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert run("--dataset-name=sharegpt").returncode == 2
 
 
 def test_a_base_url_of_openais_clients_and_one_that_is_none(server: ServerProcess) -> None:
