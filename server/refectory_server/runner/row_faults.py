@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from refectory_server.runner.input_batch import RunnerRequest
 
-NOTHING_LEFT = "no token is left to choose from: allowed_token_ids and min_tokens forbid all"
+NOTHING_LEFT = (
+    "no token is left to choose from: allowed_token_ids, bad_words and min_tokens forbid all"
+)
 
 
 def logits_not_finite(request: RunnerRequest) -> str:

@@ -200,7 +200,8 @@ def test_parameters_that_forbid_every_token_fail_their_request_only() -> None:
     )
 
     assert output.errors == {
-        "b": "no token is left to choose from: allowed_token_ids and min_tokens forbid all"
+        "b": "no token is left to choose from: "
+        "allowed_token_ids, bad_words and min_tokens forbid all"
     }
     assert output.sampled_token_ids == {"a": int(logits[0].argmax()), "c": int(logits[2].argmax())}
 
