@@ -5,7 +5,6 @@ Knows no requests. `SamplingRows` is also what a native step is given for the ro
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -156,7 +155,7 @@ def sample_packed(logits: npt.NDArray[np.float32], rows: SamplingRows, level: Cp
     num_rows, vocab_size = logits.shape
     code = library.refectory_sample(
         level.value.encode(),
-        ctypes.c_void_p(address(logits)),
+        address(logits),
         num_rows,
         vocab_size,
         rows.structs,

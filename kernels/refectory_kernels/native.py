@@ -25,6 +25,10 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "refectory_decoder_set_ends": (ctypes.c_int, _POINTER, _POINTER, _POINTER, _POINTER),
     "refectory_decoder_copy_blocks": (ctypes.c_int, _POINTER, _POINTER, _POINTER, ctypes.c_int),
     "refectory_decoder_step": (ctypes.c_int, _POINTER, _POINTER),
+    "refectory_sample": (
+        *(ctypes.c_int, ctypes.c_char_p),
+        *(_POINTER, ctypes.c_int, ctypes.c_int, _POINTER, _POINTER),
+    ),
 }
 """Result, then arguments."""
 
