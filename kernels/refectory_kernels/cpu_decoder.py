@@ -126,7 +126,8 @@ class CpuDecoder:
         if not handle:
             raise self._error()
         self._handle: int = handle
-        weakref.finalize(self, library.refectory_decoder_destroy, self._handle)
+        # Not at exit: a daemon thread may be in the middle of a step then.
+        weakref.finalize(self, library.refectory_decoder_destroy, self._handle).atexit = False
 
     def add_rotary_table(self, cos: npt.NDArray[np.float32], sin: npt.NDArray[np.float32]) -> None:
         """cos, sin: [num_positions, head_dim / 2]. Layers name a table by its number."""
