@@ -25,6 +25,11 @@ MAX_BAD_WORD_CHARS = 128
 """Bounds on what is encoded at arrival and compared with the output's end at each token."""
 MAX_SEED = 2**63 - 1
 MAX_INT32 = 2**31 - 1
+_NUMBERS: dict[str, type[int] | type[float]] = {
+    **dict.fromkeys(("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs"), int),
+    **dict.fromkeys(("temperature", "top_p", "min_p"), float),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "repetition_penalty"), float),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +141,11 @@ class SamplingParams:
         _check_ids("stop_token_ids", self.stop_token_ids)
         if self.logprobs is not None:
             _check_int("logprobs", self.logprobs, 0, MAX_INT32)
+        # Numbers of numpy are taken, but neither messages nor C structs take all of them.
+        for name, plain in _NUMBERS.items():
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, plain(value))
 
     @property
     def is_greedy(self) -> bool:

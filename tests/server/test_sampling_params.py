@@ -98,6 +98,17 @@ def test_ids_of_any_sequence_are_a_tuple_of_integers(ids: Any) -> None:
     assert hash(params) == hash(SamplingParams(stop_token_ids=(3, 1), allowed_token_ids=(3, 1)))
 
 
+def test_numbers_of_numpy_become_pythons() -> None:
+    params = SamplingParams(
+        seed=np.int64(7),  # type: ignore[arg-type]
+        top_k=np.int32(3),  # type: ignore[arg-type]
+        temperature=np.float32(0.5),  # type: ignore[arg-type]
+    )
+
+    assert [type(params.seed), type(params.top_k), type(params.temperature)] == [int, int, float]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
+
+
 def test_min_tokens_beyond_max_tokens() -> None:
     with pytest.raises(InvalidRequest, match=r"min_tokens is 6; allowed is \[0, 5\]"):
         SamplingParams(min_tokens=6, max_tokens=5)
