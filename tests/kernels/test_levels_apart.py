@@ -14,11 +14,12 @@ from refectory_kernels.cpu_level import available_levels
 from refectory_kernels.native import LIBRARY_NAME
 
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
+AVX512_REGISTER = re.compile(r"%zmm|%[xy]mm(?:1[6-9]|2\d|3[01])|%k[0-7]")
 
 
 @pytest.fixture(scope="module")
-def functions_with_vectors() -> dict[str, set[str]]:
-    """Demangled name of each function that uses vector registers to "ymm" and "zmm"."""
+def levels_of_functions() -> dict[str, set[str]]:
+    """Demangled name of each function to the levels whose registers it uses."""
     if not available_levels():
         pytest.skip("refectory_kernels was built without its native library")
     if shutil.which("objdump") is None:
@@ -28,8 +29,10 @@ def functions_with_vectors() -> dict[str, set[str]]:
     for line in _disassembly():
         if match := FUNCTION.match(line):
             name = match[1]
-        elif "mm" in line:
-            found.setdefault(name, set()).update(re.findall(r"%([yz])mm", line))
+        elif AVX512_REGISTER.search(line):
+            found.setdefault(name, set()).add("avx512")
+        elif "%ymm" in line:
+            found.setdefault(name, set()).add("avx2")
     return found
 
 
@@ -45,23 +48,23 @@ def _disassembly() -> Iterator[str]:
 
 
 def test_the_library_has_code_of_both_levels(
-    functions_with_vectors: dict[str, set[str]],
+    levels_of_functions: dict[str, set[str]],
 ) -> None:
-    of_avx512 = [name for name in functions_with_vectors if "avx512::" in name]
-    of_avx2 = [name for name in functions_with_vectors if "avx2::" in name]
+    of_avx512 = [name for name in levels_of_functions if "avx512::" in name]
+    of_avx2 = [name for name in levels_of_functions if "avx2::" in name]
 
     assert len(of_avx512) > 50
     assert len(of_avx2) > 50
 
 
-def test_wide_registers_are_in_their_levels_functions_only(
-    functions_with_vectors: dict[str, set[str]],
+def test_a_levels_registers_are_in_its_functions_only(
+    levels_of_functions: dict[str, set[str]],
 ) -> None:
     strays = {
         name
-        for name, widths in functions_with_vectors.items()
-        if ("z" in widths and "avx512::" not in name)
-        or ("y" in widths and "avx512::" not in name and "avx2::" not in name)
+        for name, levels in levels_of_functions.items()
+        if ("avx512" in levels and "avx512::" not in name)
+        or ("avx2" in levels and "avx512::" not in name and "avx2::" not in name)
     }
 
     assert strays == set()
