@@ -272,7 +272,11 @@ class MetricFamilies:
         self.preempted_tokens = make.counter(
             "refectory_preempted_tokens", "Computed tokens thrown away by preemptions."
         )
+        self.token_budget = make.gauge(
+            "refectory_batch_token_budget",
+            "Tokens that the latest step might have held; 0 before the first.",
+        )
         self.token_budget_used = make.gauge(
             "refectory_batch_token_budget_used_ratio",
-            "Tokens of the latest step over --max-num-batched-tokens; 0 when idle.",
+            "Tokens of the latest step over those that it might have held; 0 when idle.",
         )

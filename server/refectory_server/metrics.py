@@ -31,13 +31,11 @@ class ServerMetrics:
         self._families = MetricFamilies(registry, model_name, engine)
         self._engine_label = engine
         self._last_stats = SchedulerStats()
-        self._max_num_batched_tokens = 0
         self._cache_config: CacheConfig | None = None
 
     def configure(self, config: ServerConfig) -> None:
         """Take the limits that the configuration sets."""
         self._cache_config = config.cache
-        self._max_num_batched_tokens = config.scheduler.max_num_batched_tokens
         self._families.max_num_seqs.set(config.scheduler.max_num_seqs)
 
     def refresh(self, engine: AsyncEngine, *, is_draining: bool) -> None:
@@ -129,11 +127,12 @@ class ServerMetrics:
         self._families.num_waiting_by_reason["capacity"].set(num_waiting)
         self._families.kv_cache_usage.set(stats.kv_cache_usage)
         self._families.gpu_cache_usage.set(stats.kv_cache_usage)
-        if self._max_num_batched_tokens:
-            is_idle = stats.num_running == num_waiting == 0
-            if is_idle or stats.num_scheduled_tokens:
-                num_tokens = 0 if is_idle else stats.num_scheduled_tokens
-                self._families.token_budget_used.set(num_tokens / self._max_num_batched_tokens)
+        self._families.token_budget.set(stats.token_budget)
+        if stats.num_running == num_waiting == 0:
+            self._families.token_budget_used.set(0)
+        elif stats.num_scheduled_tokens:
+            used = stats.num_scheduled_tokens / stats.token_budget
+            self._families.token_budget_used.set(used)
 
     def _set_facts(self, facts: RunnerFacts, cache_config: CacheConfig) -> None:
         num_tokens = facts.num_blocks * facts.block_size

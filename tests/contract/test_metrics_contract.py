@@ -34,6 +34,7 @@ GAUGES: dict[str, dict[str, set[str]]] = {
     "refectory_kv_tokens": {},
     "refectory_watchdog_age_seconds": {},
     "refectory_draining": {},
+    "refectory_batch_token_budget": {},
     "refectory_batch_token_budget_used_ratio": {},
 }
 COUNTERS: dict[str, dict[str, set[str]]] = {

@@ -34,6 +34,7 @@ from refectory_server.core.scheduler_output import ModelRunnerOutput, SchedulerO
 from refectory_server.core.stats import SchedulerStats
 from refectory_server.core.step_builder import StepBuilder
 from refectory_server.core.stop_check import find_stop
+from refectory_server.core.token_budget import TokenBudget
 
 
 class Scheduler:
@@ -46,7 +47,9 @@ class Scheduler:
         *,
         max_model_len: int,
         eos_token_ids: Iterable[int],
+        step_s: float | None = None,
     ) -> None:
+        """step_s: seconds that a step shall take; None: it may hold the limit of tokens"""
         self._config = scheduler_config
         self._kv = kv_cache_manager
         self._max_model_len = max_model_len
@@ -60,6 +63,7 @@ class Scheduler:
         self._parents: dict[str, Request] = {}
         """Of the children never admitted yet, by the child's id. The object, not its id: an id
         can be used again, for another prompt, before the child runs."""
+        self._budget = TokenBudget(scheduler_config.token_limit, step_s)
         self._num_arrivals = 0
         self._has_left_waiting = False
         """The latest step had no room for all that waited, so newcomers wait behind them."""
@@ -110,12 +114,12 @@ class Scheduler:
         by `take_updates`, or with the next `update_from_output`.
         """
         self._end_expired(now)
-        step = StepBuilder(self._config.max_num_batched_tokens)
+        step = StepBuilder(self._budget.start_step(len(self._running)))
         self._continue_running(step)
         if not step.preemptions:
             self._admit_waiting(step, now)
         self._has_left_waiting = len(self._waiting) > 0
-        self._num_scheduled_tokens = self._config.max_num_batched_tokens - step.token_budget
+        self._num_scheduled_tokens = self._budget.num_tokens - step.token_budget
         if not self._num_scheduled_tokens:
             return SchedulerOutput()  # no reason to call the runner: the dropped ids wait
         dropped, self._dropped_request_ids = tuple(self._dropped_request_ids), []
@@ -141,6 +145,11 @@ class Scheduler:
             self._take_sampled(request, runner_output.sampled_token_ids.get(request_id))
         return self.take_updates()
 
+    def observe_step(self, scheduler_output: SchedulerOutput, seconds: float) -> None:
+        """How long the runner took for it: the next steps' budget follows."""
+        num_scheduled_tokens = scheduler_output.num_scheduled_tokens
+        self._budget.observe(sum(num_scheduled_tokens.values()), len(num_scheduled_tokens), seconds)
+
     def take_updates(self) -> list[RequestUpdate]:
         """News that no call has returned yet."""
         updates, self._updates = self._updates, []
@@ -158,6 +167,7 @@ class Scheduler:
             num_blocks=self._kv.num_blocks,
             num_free_blocks=self._kv.num_free_blocks,
             num_scheduled_tokens=self._num_scheduled_tokens,
+            token_budget=self._budget.num_tokens,
             num_prefix_query_tokens=self._kv.num_prefix_query_tokens,
             num_prefix_hit_tokens=self._kv.num_prefix_hit_tokens,
             num_preemptions=self._num_preemptions,

@@ -16,6 +16,8 @@ class SchedulerStats:
     """Blocks that no request holds; cached ones among them can be evicted."""
     num_scheduled_tokens: int = 0
     """Tokens of this step."""
+    token_budget: int = 0
+    """Tokens that this step might have held."""
     num_prefix_query_tokens: int = 0
     num_prefix_hit_tokens: int = 0
     num_preemptions: int = 0

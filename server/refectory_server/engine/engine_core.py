@@ -65,11 +65,14 @@ class EngineCore:
             enable_prefix_caching=enable_prefix_caching,
             watermark=scheduler_config.watermark,
         )
+        step_s = facts.step_s if scheduler_config.max_num_batched_tokens is None else None
+        _log_step_limit(scheduler_config.token_limit, step_s)
         scheduler = Scheduler(
             scheduler_config,
             kv_cache_manager,
             max_model_len=facts.max_model_len,
             eos_token_ids=facts.eos_token_ids,
+            step_s=step_s,
         )
         return cls(scheduler, runner, clock)
 
@@ -101,7 +104,9 @@ class EngineCore:
 
     def execute(self, scheduler_output: SchedulerOutput) -> StepOutputs:
         """The second half: compute and record."""
+        started = self._clock()
         runner_output = self._runner.execute_model(scheduler_output)
+        self._scheduler.observe_step(scheduler_output, self._clock() - started)
         updates = self._scheduler.update_from_output(scheduler_output, runner_output)
         return self._outputs([_make_output(update, runner_output) for update in updates])
 
@@ -180,6 +185,16 @@ def _make_output(update: RequestUpdate, runner_output: ModelRunnerOutput) -> Eng
     return EngineOutput.from_update(
         update, runner_output.logprobs.get(update.request_id) if has_token else None
     )
+
+
+def _log_step_limit(token_limit: int, step_s: float | None) -> None:
+    if step_s is None:
+        logger.info("a step holds at most %d tokens", token_limit)
+    else:
+        logger.info(
+            "a step holds as many tokens as take about %.3f s by the steps before it, at most %d",
+            *(step_s, token_limit),
+        )
 
 
 def _log_preemptions(scheduler_output: SchedulerOutput) -> None:

@@ -33,6 +33,9 @@ class RunnerFacts:
     """One line for the start-up log: executor, device, precision, threads."""
     spare_cpus: tuple[int, ...] = ()
     """CPUs that the computing threads leave to the API process; empty: it may run anywhere."""
+    step_s: float | None = None
+    """Seconds that a step shall take where no flag fixes its tokens; None: it may hold the limit.
+    Only for a runner whose results do not depend on how tokens are grouped into steps."""
 
 
 class ModelRunner(Protocol):

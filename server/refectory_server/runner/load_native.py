@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 
@@ -19,6 +20,7 @@ from refectory_server.runner.interface import ReportProgress, RunnerFacts
 from refectory_server.runner.kv_cache import kv_cache_size
 from refectory_server.runner.native_model_runner import NativeModelRunner
 from refectory_server.runner.opened_model import open_model
+from refectory_server.runner.step_time import NUM_DECODING, choose_step_s, measure_decode_s
 from refectory_server.runner.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
@@ -54,10 +56,15 @@ def load_native_runner(
             num_blocks=size.num_blocks,
             block_size=size.block_size,
             max_model_len=size.max_model_len,
-            max_tokens=config.scheduler.max_num_batched_tokens,
+            max_tokens=config.scheduler.token_limit,
             level=level,
             cpus=placement.threads,
         )
+    except ValueError as error:
+        raise StartupError(
+            f"{error}; REFECTORY_CPU_LEVEL=torch has no such limit and is several times slower",
+            reason="CpuLevelUnavailable",
+        ) from error
     except MemoryError as error:
         raise StartupError(
             f"cannot allocate the weights and {size.num_bytes} bytes for the KV cache; lower "
@@ -67,22 +74,24 @@ def load_native_runner(
     logger.info("loaded %s in %.2f s", model.files.name, time.monotonic() - started)
     report("size_kv_cache", 0.0)
     size.log()
-    runner = NativeModelRunner(
-        decoder,
-        RunnerFacts(
-            num_blocks=size.num_blocks,
-            block_size=size.block_size,
-            max_model_len=size.max_model_len,
-            vocab_size=spec.vocab_size,
-            eos_token_ids=model.eos_token_ids,
-            dtype=str(dtype).removeprefix("torch."),
-            kv_bytes_per_token=size.bytes_per_token,
-            description=f"native {level} on cpu, {str(dtype).removeprefix('torch.')}, "
-            f"{placement}; processor: {cpu_features()}",
-            spare_cpus=placement.spare_cpus,
-        ),
+    facts = RunnerFacts(
+        num_blocks=size.num_blocks,
+        block_size=size.block_size,
+        max_model_len=size.max_model_len,
+        vocab_size=spec.vocab_size,
+        eos_token_ids=model.eos_token_ids,
+        dtype=str(dtype).removeprefix("torch."),
+        kv_bytes_per_token=size.bytes_per_token,
+        description=f"native {level} on cpu, {str(dtype).removeprefix('torch.')}, "
+        f"{placement}; processor: {cpu_features()}",
+        spare_cpus=placement.spare_cpus,
     )
     report("warm_up", 0.0)
+    runner = NativeModelRunner(decoder, facts)
     warm_up(runner)
-    logger.info("runner: %s", runner.facts.description)
-    return runner
+    logger.info("runner: %s", facts.description)
+    num_decoding = min(NUM_DECODING, config.scheduler.max_num_seqs)
+    decode_s = measure_decode_s(runner, num_decoding)
+    logger.info("%d requests decode in %.4f s a step", num_decoding, decode_s)
+    facts = dataclasses.replace(facts, step_s=choose_step_s(decode_s))
+    return NativeModelRunner(decoder, facts)

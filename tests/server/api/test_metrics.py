@@ -47,15 +47,14 @@ def step(stats: SchedulerStats, *new_token_ids: list[int]) -> StepOutputs:
 
 def test_a_step_sets_gauges_and_adds_what_counters_gained() -> None:
     seen = Recorded()
-    seen.metrics.configure(
-        ServerConfig(scheduler=SchedulerConfig(max_num_batched_tokens=256, max_num_seqs=8))
-    )
+    seen.metrics.configure(ServerConfig(scheduler=SchedulerConfig(max_num_seqs=8)))
     stats = SchedulerStats(
         num_running=3,
         num_waiting=2,
         num_blocks=10,
         num_free_blocks=4,
         num_scheduled_tokens=64,
+        token_budget=256,
         num_prefix_query_tokens=100,
         num_prefix_hit_tokens=32,
         num_preemptions=1,
@@ -69,6 +68,7 @@ def test_a_step_sets_gauges_and_adds_what_counters_gained() -> None:
     assert seen["vllm:kv_cache_usage_perc"] == seen["vllm:gpu_cache_usage_perc"] == 0.6
     assert seen["vllm:generation_tokens_total"] == 3
     assert seen["vllm:iteration_tokens_total_sum"] == 64
+    assert seen["refectory_batch_token_budget"] == 256
     assert seen["refectory_batch_token_budget_used_ratio"] == 0.25
     assert seen["refectory_max_num_seqs"] == 8
     later = dataclasses.replace(

@@ -339,6 +339,7 @@ def test_stats_of_a_step() -> None:
         num_blocks=16,
         num_free_blocks=13,
         num_scheduled_tokens=9,
+        token_budget=64,
         num_prefix_query_tokens=9,
     )
     assert stats.kv_cache_usage == 3 / 16

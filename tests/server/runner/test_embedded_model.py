@@ -11,6 +11,7 @@ import pytest
 from refectory_server.config import CacheConfig, ModelConfig, ServerConfig
 from refectory_server.runner.interface import ModelRunner
 from refectory_server.runner.load import load_runner
+from refectory_server.runner.step_time import MAX_STEP_S, MIN_STEP_S
 from refectory_server.testing.step_driver import StepDriver
 
 # "Write a short story about a lighthouse." in the model's chat template
@@ -65,6 +66,12 @@ def test_facts(runner: ModelRunner) -> None:
     assert facts.eos_token_ids == (2,)
     assert facts.dtype == "float32"
     assert facts.kv_bytes_per_token == 30 * 2 * 3 * 64 * 4
+    # Only native steps compute the same however tokens are grouped.
+    if facts.description.startswith("native"):
+        assert facts.step_s is not None
+        assert MIN_STEP_S <= facts.step_s <= MAX_STEP_S
+    else:
+        assert facts.step_s is None
 
 
 def test_greedy_answer_equals_transformers(runner: ModelRunner) -> None:
