@@ -7,6 +7,7 @@ small files and the weights' headers are fetched.
 from __future__ import annotations
 
 import dataclasses
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,10 @@ def check(config: ServerConfig) -> str:
         if profile.faults.fail_load is not None:
             raise StartupError(profile.faults.fail_load, reason="SimulatedFault")
         return f"{names}: simulated, {profile.description}"
+    if os.environ.get("REFECTORY_CPU_LEVEL"):  # by itself the level is never refused
+        from refectory_server.runner.load_cpu import _choose_level
+
+        _choose_level(config)
     hub_id = hub_id_of(config.model.model, config.model.revision)
     if hub_id is None:
         files = resolve_model(config.model.model)

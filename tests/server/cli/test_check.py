@@ -144,6 +144,22 @@ def test_flags_are_checked(tiny: Path, tmp_path: Path) -> None:
     assert check("--port=70000")[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("level", "code", "said"),
+    [
+        ("foo", 1, "refectory: REFECTORY_CPU_LEVEL is 'foo'; allowed here: "),
+        ("torch", 0, "ok: "),
+        ("", 0, "ok: "),
+    ],
+)
+def test_the_processors_level_is_checked(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, level: str, code: int, said: str
+) -> None:
+    monkeypatch.setenv("REFECTORY_CPU_LEVEL", level)
+    exit_code, output = check(str(tiny))
+    assert (exit_code, output[: len(said)]) == (code, said)
+
+
 def test_a_profile_is_checked(tmp_path: Path) -> None:
     code, output = check("--simulate=nonsense")
     assert code == 1
