@@ -13,6 +13,8 @@ from typing import Any
 import click
 import yaml
 
+from refectory_server.cli.options import GroupedOption
+
 
 def _set_defaults(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
     if value is not None and not ctx.resilient_parsing:
@@ -31,16 +33,31 @@ def _read(path: str, params: list[click.Parameter]) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise _bad(f"{path} holds a {type(content).__name__}; allowed is a map of flag to value")
-    known = {param.name: param for param in params if param.expose_value}
+    known = {_key(param): param for param in params}
+    settable = {key for key, param in known.items() if _is_settable(param)}
     values = {}
     for key, value in content.items():
-        name = str(key).replace("-", "_")
-        if name not in known:
-            near = difflib.get_close_matches(name, [str(n) for n in known], 1)
-            hint = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
+        name = str(key).replace("_", "-")
+        if name in settable:
+            values[str(known[name].name)] = _as_text(path, str(key), value, known[name])
+        elif name in known:
+            raise _bad(f"{path}: {key} cannot be set in a file, only on the command line")
+        else:
+            near = difflib.get_close_matches(name, settable, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
             raise _bad(f"{path}: there is no flag {key}{hint}")
-        values[name] = _as_text(path, str(key), value, known[name])
     return values
+
+
+def _key(param: click.Parameter) -> str:
+    """As the command line spells it, which need not be what the program calls it."""
+    long = [flag for flag in param.opts if flag.startswith("--")]
+    return long[0].removeprefix("--") if long else str(param.name)
+
+
+def _is_settable(param: click.Parameter) -> bool:
+    """Not `--check`, `--config` and `--help`, which say what to do and not how."""
+    return isinstance(param, click.Argument | GroupedOption)
 
 
 def _as_text(path: str, key: str, value: Any, param: click.Parameter) -> Any:

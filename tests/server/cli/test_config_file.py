@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from refectory_server.cli.config_file import config_file_option
 from refectory_server.cli.options import GroupedCommand, config_options
+from refectory_server.cli.vllm_flags import vllm_flag_options
 from refectory_server.config import ModelConfig, SchedulerConfig
 
 FILE = """
@@ -33,6 +34,8 @@ def run(
     @config_file_option
     @config_options(ModelConfig, "model")
     @config_options(SchedulerConfig, "scheduler")
+    @vllm_flag_options
+    @click.option("--check", "check_only", is_flag=True)
     def command(**given: Any) -> None:
         values.update(given)
 
@@ -63,6 +66,12 @@ def test_one_value_for_a_repeatable_flag(tmp_path: Path) -> None:
     assert run(tmp_path, "served-model-name: a")[0]["served_model_name"] == ("a",)
 
 
+def test_vllms_flags_have_its_names(tmp_path: Path) -> None:
+    values, _ = run(tmp_path, "tensor-parallel-size: 1\nenforce_eager: true")
+    assert values["vllm_tensor_parallel_size"] == 1
+    assert values["vllm_enforce_eager"] is True
+
+
 def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
     assert run(tmp_path, "# nothing")[0]["max_num_seqs"] == SchedulerConfig().max_num_seqs
 
@@ -71,7 +80,10 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("max-num-segs: 5", "no flag max-num-segs; did you mean max-num-seqs?"),
-        ("config: other.yaml", "no flag config"),
+        ("config: other.yaml", "config cannot be set in a file"),
+        ("check: true", "check cannot be set in a file, only on the command line"),
+        ("check-only: true", "there is no flag check-only"),
+        ("vllm-enforce-eager: true", "no flag vllm-enforce-eager; did you mean enforce-eager?"),
         ("max-num-seqs: many", "'many' is not a whole number"),
         ("max-num-seqs:", "max-num-seqs has no value"),
         ("max-num-seqs: [1, 2]", "max-num-seqs is a list; allowed is one value"),
