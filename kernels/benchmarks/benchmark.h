@@ -20,7 +20,8 @@ struct Arguments {
 };
 
 inline Arguments read_arguments(int argc, char** argv) {
-    const Arguments arguments{argc == 3 ? std::atoi(argv[1]) : 0, argc == 3 ? std::atof(argv[2]) : 0};
+    Arguments arguments{};
+    if (argc == 3) arguments = {std::atoi(argv[1]), std::atof(argv[2])};
     if (arguments.num_threads < 1 || arguments.case_s <= 0) {
         std::fprintf(stderr, "usage: %s NUM_THREADS SECONDS_PER_CASE, both above 0\n", argv[0]);
         std::exit(2);

@@ -35,7 +35,8 @@ struct ModelShape {
         if (part == "logits") return matrix(batch.num_sequences, hidden, vocab_size);
         if (part == "attention") {
             const double num_keys = batch.context - (batch.num_new - 1) / 2.0;  // a row's, mean
-            layer = {4 * rows * num_keys * q_size, 4.0 * batch.num_sequences * batch.context * kv_size};
+            layer.flops = 4 * rows * num_keys * q_size;
+            layer.bytes = 4 * kv_size * batch.num_sequences * batch.context;
         }
         return {num_layers * layer.flops, num_layers * layer.bytes};
     }
