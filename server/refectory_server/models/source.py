@@ -69,7 +69,9 @@ def resolve_model(model: str) -> ModelFiles:
                 "or the folder that holds config.json and the safetensors files"
             )
         return ModelFiles(path, model)
-    hint = f"; did you mean {EMBEDDED_SCHEME}{model}?" if model in EMBEDDED_MODELS else ""
+    hint = "" if "/" in model else "; a hub's model is org/name"
+    if model in EMBEDDED_MODELS:
+        hint = f"; did you mean {EMBEDDED_SCHEME}{model}?"
     raise _missing(f"model {model} does not exist: no such folder or file{hint}")
 
 

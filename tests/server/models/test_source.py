@@ -93,6 +93,11 @@ def test_missing_path(tmp_path: Path) -> None:
     assert error_of(str(missing)) == f"model {missing} does not exist: no such folder or file"
 
 
+def test_a_bare_name_is_told_what_a_hubs_model_is() -> None:
+    said = "model gpt2 does not exist: no such folder or file; a hub's model is org/name"
+    assert error_of("gpt2") == said
+
+
 def test_hub_id() -> None:
     """Downloading is `hub`'s."""
     name = "HuggingFaceTB/SmolLM2-135M-Instruct"
