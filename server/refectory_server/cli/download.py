@@ -27,11 +27,12 @@ _LOG_INTERVAL_S = 10.0
 
 
 @click.command(
+    short_help="Download a hub's model into a folder.",
     context_settings={
         "token_normalize_func": lambda token: token.replace("_", "-"),
         "auto_envvar_prefix": ENVIRONMENT_PREFIX.rstrip("_"),
         "show_default": True,
-    }
+    },
 )
 @click.argument("model")
 @click.option("--to", "folder", required=True, metavar="DIR", help="Folder for the files.")
