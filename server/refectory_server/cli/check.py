@@ -15,6 +15,7 @@ from pathlib import Path
 
 from refectory_server.api.auth import load_api_keys
 from refectory_server.api.service import served_model_names
+from refectory_server.cli.environment import CPU_LEVEL_VARIABLE
 from refectory_server.config import ServerConfig
 from refectory_server.errors import StartupError
 from refectory_server.models.hub_id import HubId
@@ -35,7 +36,7 @@ def check(config: ServerConfig) -> str:
         if profile.faults.fail_load is not None:
             raise StartupError(profile.faults.fail_load, reason="SimulatedFault")
         return f"{names}: simulated, {profile.description}"
-    if os.environ.get("REFECTORY_CPU_LEVEL"):  # by itself the level is never refused
+    if os.environ.get(CPU_LEVEL_VARIABLE):  # by itself the level is never refused
         from refectory_server.runner.load_cpu import _choose_level
 
         _choose_level(config)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import signal
 import sys
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from refectory_server.cli.config_file import config_file_option
+from refectory_server.cli.environment import log_unknown_variables
 from refectory_server.cli.options import GroupedCommand, config_options
 from refectory_server.cli.standard_streams import open_standard_streams
 from refectory_server.cli.termination import TERMINATION_LOG_KEY
@@ -60,13 +62,15 @@ def serve(check_only: bool, **values: Any) -> None:
     embedded model; without it embedded://smollm2-135m is served. Every option is also an
     environment variable: REFECTORY_PORT for --port.
     """
+    ctx = click.get_current_context()
     # From here on the config file has been read: what went wrong is told where it says.
-    click.get_current_context().meta[TERMINATION_LOG_KEY] = values["termination_log"]
+    ctx.meta[TERMINATION_LOG_KEY] = values["termination_log"]
     try:
         config = _make_config(values)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     configure_logging(config.api.log_level, config.api.log_format)
+    log_unknown_variables(ctx.command.params, os.environ)
     log_vllm_flags(values)
     if check_only:
         from refectory_server.cli.check import check
