@@ -65,3 +65,11 @@ def test_a_wrong_profile_is_one_line_that_names_file_and_field(
 def test_an_unknown_name_lists_the_shipped_ones() -> None:
     with pytest.raises(StartupError, match="h100-llama-8b, instant, l4-llama-8b"):
         load_profile("h200")
+
+
+def test_the_page_says_how_long_a_profile_pretends_to_load() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    for name in shipped_profiles():
+        [row] = [line for line in page.splitlines() if line.startswith(f"| `{name}` ")]
+        seconds = load_profile(name).load_seconds
+        assert (f"pretends to load for {seconds:g} s" in row) == (seconds > 0)
