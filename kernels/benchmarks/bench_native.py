@@ -6,6 +6,10 @@ Compiles the programs beside it into build/benchmarks and runs them one after an
 bound is the longer of its arithmetic at the peak and its reads from memory at the bandwidth, both
 measured first; `of bound` says how near the best run came. Rows that begin with a dash are parts of
 the step above them, without waits: those are a row of their own.
+
+Only a quiet machine tells the truth. A share above 100 % means that the peaks were disturbed, or
+that weights stayed in a shared cache; matrices stay 10 to 15 % below the peak where the clock
+falls under their load.
 """
 
 from __future__ import annotations
