@@ -63,6 +63,7 @@ enum RefectorySampleStatus : std::int32_t {
     kSampled = 0,
     kLogitsNotFinite = 1,  // a NaN or +inf among the model's logits, or nothing but -inf
     kNothingLeft = 2,      // the row's parameters forbid every token
+    kOutOfMemory = 3,      // there is no memory for what the row's parameters need
 };
 
 struct RefectorySampledToken {

@@ -2,7 +2,8 @@
 // refectory_last_error() says what it was.
 
 #include <cstring>
-#include <exception>
+#include <new>
+#include <stdexcept>
 #include <string>
 
 #include "level.h"
@@ -11,11 +12,11 @@ namespace {
 
 thread_local std::string last_error;
 
-const refectory::Level* find_level(const char* name) {
+const refectory::Level& find_level(const char* name) {
     for (const refectory::Level* level : {&refectory::avx512::kLevel, &refectory::avx2::kLevel}) {
-        if (std::strcmp(level->name, name) == 0) return level;
+        if (std::strcmp(level->name, name) == 0) return *level;
     }
-    return nullptr;
+    throw std::invalid_argument(std::string("no instruction level is called ") + name);
 }
 
 template <class Call>
@@ -39,13 +40,8 @@ REFECTORY_API const char* refectory_last_error() { return last_error.c_str(); }
 
 REFECTORY_API refectory::Decoder* refectory_decoder_create(const char* level,
                                                            const RefectoryDecoderConfig* config) {
-    const refectory::Level* found = find_level(level);
-    if (found == nullptr) {
-        last_error = std::string("no instruction level is called ") + level;
-        return nullptr;
-    }
     refectory::Decoder* decoder = nullptr;
-    guarded([&] { decoder = found->make_decoder(*config).release(); });
+    guarded([&] { decoder = find_level(level).make_decoder(*config).release(); });
     return decoder;
 }
 
@@ -74,4 +70,17 @@ REFECTORY_API int refectory_decoder_copy_blocks(refectory::Decoder* decoder,
 
 REFECTORY_API int refectory_decoder_step(refectory::Decoder* decoder, const RefectoryStep* step) {
     return guarded([&] { decoder->step(*step); });
+}
+
+// Sampling without a decoder. logits: [num_rows][vocab_size]; tokens: [num_rows], written. The
+// processor runs the level, and the rows' ids are below vocab_size.
+REFECTORY_API int refectory_sample(const char* level, const float* logits, int num_rows,
+                                   int vocab_size, const RefectorySamplingRow* rows,
+                                   RefectorySampledToken* tokens) {
+    return guarded([&] {
+        for (int row = 0; row < num_rows; row++) {
+            find_level(level).sample(logits + static_cast<std::size_t>(row) * vocab_size,
+                                     vocab_size, rows[row], tokens[row]);
+        }
+    });
 }

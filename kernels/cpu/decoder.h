@@ -80,6 +80,8 @@ class DecoderOf final : public Decoder {
     const float* normalise(const float* weights, int num_rows, int member);
     void add_normalised(const float* weights, Span rows);
     void choose_tokens(const RefectoryStep& step, int member);
+    void sample_row(const float* logits, const RefectorySamplingRow& row,
+                    RefectorySampledToken& token) const;
     template <class Epilogue>
     void multiply(const float* x, int stride, const Matrix<T>& w, const Matrix<T>& following,
                   int num_rows, WorkShare& share, int member, const Epilogue& epilogue);
@@ -135,5 +137,6 @@ class DecoderOf final : public Decoder {
 
 }  // namespace refectory::REFECTORY_LEVEL
 
+#include "decoder_attention.h"
 #include "decoder_load.h"
 #include "decoder_step.h"

@@ -67,6 +67,9 @@ Matrix<T> DecoderOf<T>::pack(const std::vector<Column<T>>& columns,
 template <class T>
 void DecoderOf<T>::add_layer(const RefectoryLayerWeights& w) {
     const auto& c = config_;
+    if (static_cast<int>(layers_.size()) == c.num_layers) {
+        throw std::logic_error("a layer more than the config has");
+    }
     const std::vector<int> hidden = padded_features(c.hidden_size, hidden_size_);
     std::vector<Column<T>> columns;
     const auto add = [&](const void* matrix, const float* bias, int row, int in_features) {

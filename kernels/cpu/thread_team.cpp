@@ -51,7 +51,7 @@ void Turnstile::advance() {
     }
 }
 
-void Turnstile::wait_while(int value) {
+void Turnstile::wait_while(std::uint32_t value) {
     const Clock::time_point end = Clock::now() + kSpin;
     do {
         for (int i = 0; i < kPausesPerLook; i++) {
@@ -67,12 +67,19 @@ void Turnstile::wait_while(int value) {
 }
 
 ThreadTeam::ThreadTeam(std::vector<int> cpus) : cpus_(std::move(cpus)) {
-    for (int member = 1; member < size(); member++) {
-        workers_.emplace_back([this, member] { serve(member); });
+    try {
+        for (int member = 1; member < size(); member++) {
+            workers_.emplace_back([this, member] { serve(member); });
+        }
+    } catch (...) {  // the system gives no more threads; those that run must not outlive this
+        end();
+        throw;
     }
 }
 
-ThreadTeam::~ThreadTeam() {
+ThreadTeam::~ThreadTeam() { end(); }
+
+void ThreadTeam::end() {
     is_ending_.store(true);
     started_.advance();
     for (std::thread& worker : workers_) worker.join();
@@ -88,7 +95,7 @@ void ThreadTeam::run(const std::function<void(int)>& work) {
 
 void ThreadTeam::barrier() {
     if (size() == 1) return;
-    const int round = passed_.value();
+    const std::uint32_t round = passed_.value();
     if (num_waiting_.fetch_add(1, std::memory_order_acq_rel) == size() - 1) {
         num_waiting_.store(0, std::memory_order_relaxed);
         passed_.advance();
@@ -99,7 +106,7 @@ void ThreadTeam::barrier() {
 
 void ThreadTeam::serve(int member) {
     bind_to(cpus_[static_cast<std::size_t>(member)]);
-    for (int round = 0;; round++) {
+    for (std::uint32_t round = 0;; round++) {
         started_.wait_while(round);
         if (is_ending_.load()) return;
         (*work_)(member);

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -19,18 +20,19 @@ constexpr int kAnywhere = -1;
 // up to three times as long, and four times bound to its processor.
 class Turnstile {
   public:
-    int value() const { return value_.load(std::memory_order_acquire); }
+    std::uint32_t value() const { return value_.load(std::memory_order_acquire); }
     void advance();
-    void wait_while(int value);
+    void wait_while(std::uint32_t value);
 
   private:
-    alignas(64) std::atomic<int> value_{0};
+    alignas(64) std::atomic<std::uint32_t> value_{0};  // wraps around
     alignas(64) std::atomic<int> num_asleep_{0};
 };
 
 class ThreadTeam {
   public:
-    // cpus: for each member the processor it is bound to while it computes, or kAnywhere.
+    // cpus: for each member the processor it is bound to while it computes, or kAnywhere. Throws
+    // std::system_error where the system gives no more threads.
     explicit ThreadTeam(std::vector<int> cpus);
     ~ThreadTeam();
 
@@ -42,6 +44,7 @@ class ThreadTeam {
 
   private:
     void serve(int member);
+    void end();
 
     const std::vector<int> cpus_;
     std::vector<std::thread> workers_;

@@ -32,6 +32,7 @@ class SampleStatus(IntEnum):
     SAMPLED = 0
     LOGITS_NOT_FINITE = 1
     NOTHING_LEFT = 2
+    OUT_OF_MEMORY = 3
 
 
 class DecoderConfigStruct(ctypes.Structure):

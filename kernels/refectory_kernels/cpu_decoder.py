@@ -24,7 +24,7 @@ from refectory_kernels.cpu_abi import (
 )
 from refectory_kernels.cpu_level import CpuLevel
 from refectory_kernels.cpu_sampling import SamplingRows
-from refectory_kernels.native import load_library
+from refectory_kernels.native import last_error, load_library
 
 KV_BLOCK_TOKENS = 16
 """The kernels' block; a caller's blocks are a multiple of it."""
@@ -124,7 +124,7 @@ class CpuDecoder:
         )
         handle = library.refectory_decoder_create(level.value.encode(), ctypes.byref(config))
         if not handle:
-            raise self._error()
+            raise last_error(library)
         self._handle: int = handle
         # Not at exit: a daemon thread may be in the middle of a step then.
         weakref.finalize(self, library.refectory_decoder_destroy, self._handle).atexit = False
@@ -224,11 +224,7 @@ class CpuDecoder:
 
     def _call(self, name: str, *arguments: object) -> None:
         if getattr(self._library, f"refectory_decoder_{name}")(self._handle, *arguments):
-            raise self._error()
-
-    def _error(self) -> Exception:
-        words = self._library.refectory_last_error().decode()
-        return MemoryError(words) if words == "out of memory" else RuntimeError(words)
+            raise last_error(self._library)
 
 
 def _check(

@@ -18,7 +18,7 @@ from refectory_kernels.cpu_abi import (
     address,
 )
 from refectory_kernels.cpu_level import CpuLevel
-from refectory_kernels.native import load_library
+from refectory_kernels.native import last_error, load_library
 
 _MASK_64 = 2**64 - 1
 _ID_FIELDS = (
@@ -153,16 +153,15 @@ def sample_packed(logits: npt.NDArray[np.float32], rows: SamplingRows, level: Cp
     if library is None:
         raise RuntimeError("refectory_kernels was built without its native library")
     num_rows, vocab_size = logits.shape
-    code = library.refectory_sample(
+    if library.refectory_sample(
         level.value.encode(),
         address(logits),
         num_rows,
         vocab_size,
         rows.structs,
         rows.tokens,
-    )
-    if code != 0:
-        raise RuntimeError(f"refectory_sample of level {level} failed with code {code}")
+    ):
+        raise last_error(library)
 
 
 def _fill(struct: SamplingRowStruct, row: SamplingRow, vocab_size: int) -> None:

@@ -83,6 +83,12 @@ def load_library() -> ctypes.CDLL | None:
     return library
 
 
+def last_error(library: ctypes.CDLL) -> Exception:
+    """What the last call that failed in this thread says of itself."""
+    words = library.refectory_last_error().decode()
+    return MemoryError(words) if words == "out of memory" else RuntimeError(words)
+
+
 def _find_library() -> Path | None:
     """In an editable install it lies apart from the sources; both are on the package's path."""
     resource = files("refectory_kernels").joinpath(LIBRARY_NAME)

@@ -37,9 +37,9 @@ def check(config: ServerConfig) -> str:
             raise StartupError(profile.faults.fail_load, reason="SimulatedFault")
         return f"{names}: simulated, {profile.description}"
     if os.environ.get(CPU_LEVEL_VARIABLE):  # by itself the level is never refused
-        from refectory_server.runner.load_cpu import _choose_level
+        from refectory_server.runner.load_cpu import choose_level
 
-        _choose_level(config)
+        choose_level(config)
     hub_id = hub_id_of(config.model.model, config.model.revision)
     if hub_id is None:
         files = resolve_model(config.model.model)

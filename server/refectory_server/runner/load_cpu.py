@@ -22,7 +22,7 @@ LEVEL_VARIABLE = "REFECTORY_CPU_LEVEL"
 
 def load_cpu_runner(config: ServerConfig, report: ReportProgress) -> ModelRunner:
     """A runner that is ready for its first step. Raises `StartupError`."""
-    level = _choose_level(config)
+    level = choose_level(config)
     placement = choose_placement(config.cpu.cpu_threads, host_cpus())
     report("import_torch", 0.0)
     # OpenMP threads that spin at a barrier fight for the core with whoever else wants it: with a
@@ -66,7 +66,7 @@ def choose_placement(num_threads: int | None, host: HostCpus) -> CpuPlacement:
     return placement
 
 
-def _choose_level(config: ServerConfig) -> CpuLevel | None:
+def choose_level(config: ServerConfig) -> CpuLevel | None:
     """None: plain torch, said loudly if not asked for."""
     requested = os.environ.get(LEVEL_VARIABLE)
     try:
@@ -79,6 +79,12 @@ def _choose_level(config: ServerConfig) -> CpuLevel | None:
             "was built without a C++ compiler; plain torch computes, several times slower"
         )
     if level is not None and config.cache.block_size % KV_BLOCK_TOKENS:
+        if requested:
+            raise StartupError(
+                f"{LEVEL_VARIABLE} is {level}, but --block-size is {config.cache.block_size}; "
+                f"allowed with it are multiples of {KV_BLOCK_TOKENS}",
+                reason="CpuLevelUnavailable",
+            )
         logger.warning(
             "--block-size %d: the native CPU kernels need a multiple of %d; plain torch computes, "
             "several times slower",

@@ -71,6 +71,11 @@ def load_native_runner(
             "--kv-cache-memory-bytes or --num-gpu-blocks-override",
             reason="KVCacheTooLarge",
         ) from error
+    except RuntimeError as error:
+        raise StartupError(
+            f"the native CPU kernels cannot start with {len(placement.threads)} threads: {error}",
+            reason="CpuKernelsFailed",
+        ) from error
     logger.info("loaded %s in %.2f s", model.files.name, time.monotonic() - started)
     report("size_kv_cache", 0.0)
     size.log()

@@ -22,7 +22,7 @@ from refectory_server.core.scheduler_output import (
 )
 from refectory_server.runner.input_batch import InputBatch, RequestStates, RunnerRequest
 from refectory_server.runner.interface import RunnerFacts
-from refectory_server.runner.row_faults import NOTHING_LEFT, logits_not_finite
+from refectory_server.runner.row_faults import NOTHING_LEFT, OUT_OF_MEMORY, logits_not_finite
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +113,8 @@ def take_tokens(
                 output.errors[request_id] = logits_not_finite(request)
             case SampleStatus.NOTHING_LEFT:
                 output.errors[request_id] = NOTHING_LEFT
+            case SampleStatus.OUT_OF_MEMORY:
+                output.errors[request_id] = OUT_OF_MEMORY
             case SampleStatus.SAMPLED:
                 output.sampled_token_ids[request_id] = token.token_id
                 request.append_output_token(token.token_id)

@@ -7,6 +7,7 @@ from refectory_server.runner.input_batch import RunnerRequest
 NOTHING_LEFT = (
     "no token is left to choose from: allowed_token_ids, bad_words and min_tokens forbid all"
 )
+OUT_OF_MEMORY = "there was no memory to choose the next token with"
 
 
 def logits_not_finite(request: RunnerRequest) -> str:
