@@ -1,4 +1,5 @@
-"""Fixtures of the tests that compute: a tiny Llama beside transformers' own, and its threads.
+"""Fixtures of the tests that compute: a tiny Llama beside transformers' own, who computes it, and
+its threads.
 
 Torch is imported by those who ask for them, and by nobody else.
 """
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+
+from refectory_kernels.cpu_level import CpuLevel, available_levels
 
 if TYPE_CHECKING:
     from refectory_server.testing.tiny_llama import TinyPair
@@ -28,6 +31,15 @@ def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session", params=[None, *CpuLevel], ids=lambda level: level or "torch")
+def level(request: pytest.FixtureRequest) -> CpuLevel | None:
+    """Who computes: the native library at a level, or, where it is None, plain torch."""
+    chosen: CpuLevel | None = request.param
+    if chosen is not None and chosen not in available_levels():
+        pytest.skip(f"no native library here, or a processor without {chosen}")
+    return chosen
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""Greedy ids of every family equal transformers' generate, however the core cuts the work up.
+"""Greedy ids of every family equal transformers' generate, whoever computes, however the core cuts
+the work up.
 
 The models are tiny with random weights; the prompts are longer than the sliding windows.
 """
@@ -13,13 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from refectory_server.runner.torch_model_runner import TorchModelRunner
+from refectory_kernels.cpu_level import CpuLevel, available_levels
+from refectory_server.runner.interface import ModelRunner
 from refectory_server.testing.stepped_engine import SteppedEngine
 from refectory_server.testing.tiny_llama import TinyPair
 from refectory_server.testing.tiny_models import TINY_CONFIGS, make_tiny_model
 
 NUM_TOKENS = 20
-BLOCK_SIZE = 8
 LONG = [(7 * i * i + 3 * i + 5) % 128 + 3 for i in range(70)]
 PROMPTS = [[5], LONG[:31], LONG, [*LONG[:48], 9, 77, 31]]
 NAMES = [name for name in TINY_CONFIGS if name != "gemma3 with caps"]
@@ -30,7 +31,7 @@ CLEAR = 3e-4
 
 @dataclass(frozen=True)
 class Family:
-    runner: TorchModelRunner
+    pair: TinyPair
     expected: list[list[int]]
     """transformers' output ids for each of `PROMPTS`, alone."""
 
@@ -53,7 +54,15 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     config = copy.deepcopy(TINY_CONFIGS[request.param])
     config.eos_token_id = None  # every answer has its full length
     pair = TinyPair(folder, make_tiny_model(folder, config))
-    return Family(pair.load(), [generate(pair, prompt) for prompt in PROMPTS])
+    return Family(pair, [generate(pair, prompt) for prompt in PROMPTS])
+
+
+@pytest.fixture(params=[None, *CpuLevel], ids=lambda level: level or "torch")
+def runner(request: pytest.FixtureRequest, family: Family) -> ModelRunner:
+    level: CpuLevel | None = request.param
+    if level is not None and level not in available_levels():
+        pytest.skip(f"no native library here, or a processor without {level}")
+    return family.pair.load(level)
 
 
 def generate(pair: TinyPair, prompt: list[int]) -> list[int]:
@@ -79,24 +88,27 @@ def test_the_answers_differ(family: Family) -> None:
 
 
 @pytest.mark.parametrize("chunk", [4, 19, 2048])
-def test_in_chunks(family: Family, chunk: int) -> None:
-    family.assert_equal(SteppedEngine(family.runner, chunk=chunk))
+def test_in_chunks(family: Family, runner: ModelRunner, chunk: int) -> None:
+    family.assert_equal(SteppedEngine(runner, chunk=chunk))
 
 
-def test_again_from_the_prefix_cache(family: Family) -> None:
-    engine = SteppedEngine(family.runner, chunk=32)
+def test_again_from_the_prefix_cache(family: Family, runner: ModelRunner) -> None:
+    engine = SteppedEngine(runner, chunk=32)
     family.assert_equal(engine)
     num_cold = engine.num_cached_tokens
     family.assert_equal(engine)
 
-    num_reusable = sum((len(prompt) - 1) // BLOCK_SIZE * BLOCK_SIZE for prompt in PROMPTS)
+    block_size = runner.facts.block_size
+    num_reusable = sum((len(prompt) - 1) // block_size * block_size for prompt in PROMPTS)
     assert engine.num_cached_tokens - num_cold >= num_reusable
 
 
-def test_in_a_pool_so_small_that_requests_are_preempted(family: Family) -> None:
-    num_prompt_blocks = sum(-(-len(prompt) // BLOCK_SIZE) for prompt in PROMPTS)
+def test_in_a_pool_so_small_that_requests_are_preempted(
+    family: Family, runner: ModelRunner
+) -> None:
+    num_prompt_blocks = sum(-(-len(prompt) // runner.facts.block_size) for prompt in PROMPTS)
     # Admission reserves prompts, so it is the outputs that must not fit.
-    engine = SteppedEngine(family.runner, num_blocks=num_prompt_blocks + 2)
+    engine = SteppedEngine(runner, num_blocks=num_prompt_blocks + 2)
 
     family.assert_equal(engine)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from refectory_kernels.cpu_level import CpuLevel
 from refectory_server.config import SchedulerConfig
 from refectory_server.core.request import FinishReason
 from refectory_server.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
@@ -16,6 +18,7 @@ from refectory_server.engine.async_engine import AsyncEngine
 from refectory_server.engine.engine_core import EngineCore
 from refectory_server.engine.in_process_client import InProcessEngineClient
 from refectory_server.engine.input_processor import InputProcessor, SamplingDefaults
+from refectory_server.engine.messages import AddRequest
 from refectory_server.errors import RequestFailed
 from refectory_server.runner.interface import ModelRunner, RunnerFacts
 from refectory_server.runner.philox import uniforms
@@ -26,6 +29,7 @@ from refectory_server.testing.simulated_engine import (
     small_facts,
 )
 from refectory_server.testing.simulated_profile import expected_text
+from refectory_server.testing.stepped_engine import SteppedEngine
 from refectory_server.testing.tiny_llama import TinyPair, make_tiny_llama
 from refectory_server.tokenizer.byte_tokenizer import ByteTokenizer
 
@@ -179,11 +183,11 @@ async def ask_in_rounds(
         await engine.shutdown()
 
 
-def test_logits_that_are_no_numbers_end_their_request_alone(tiny_pair: TinyPair) -> None:
-    # 5 blocks of 8 tokens for 4 requests of 18: they take over the blocks that hold the NaN.
-    runner = tiny_pair.load(num_blocks=5)
-    runner._decoder._embedding = runner._decoder._embedding.clone()
-    runner._decoder._embedding[POISONED_TOKEN] = float("nan")
+def test_logits_that_are_no_numbers_end_their_request_alone(
+    tiny_pair: TinyPair, level: CpuLevel | None, tmp_path: Path
+) -> None:
+    # 5 blocks of 8 or 16 tokens for 4 requests of 18: they take over the blocks that hold the NaN.
+    runner = tiny_pair.with_nan_token(tmp_path, POISONED_TOKEN).load(level, num_blocks=5)
     greedy = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
     prompts = {f"r{i}": list(range(1 + 8 * i, 9 + 8 * i)) for i in range(3)}
     requests: Requests = {name: (prompt, greedy) for name, prompt in prompts.items()}
@@ -198,6 +202,21 @@ def test_logits_that_are_no_numbers_end_their_request_alone(tiny_pair: TinyPair)
         assert failed.token_ids == []
         assert str(failed.error) == "the model's logits after token 4 are NaN or infinite"
         assert {name: reader.token_ids for name, reader in readers.items()} == expected
+
+
+def test_nobody_finds_a_failed_requests_blocks_in_the_prefix_cache(
+    tiny_pair: TinyPair, level: CpuLevel | None, tmp_path: Path
+) -> None:
+    """Rows before the NaN are healthy tokens, but were attended beside it."""
+    engine = SteppedEngine(tiny_pair.with_nan_token(tmp_path, POISONED_TOKEN).load(level))
+    stem = list(range(3, 40))
+    greedy = SamplingParams(temperature=0, max_tokens=6)
+
+    news = engine.run([AddRequest("bad", [*stem, POISONED_TOKEN], greedy, 0, 0.0)])
+
+    assert [output.finish_reason for output in news["bad"]] == [FinishReason.ERROR]
+    prompt = [*stem, 7]
+    assert engine.generate([prompt], [6]) == [tiny_pair.greedy_ids(prompt, 6)]
 
 
 def test_an_exception_of_the_sampler_ends_its_request_alone(

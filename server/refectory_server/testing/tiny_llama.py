@@ -5,6 +5,7 @@ The code under test sees only the folder; transformers' own model is the truth t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,11 @@ from typing import Any, Literal
 import torch
 from transformers import LlamaConfig
 
+from refectory_kernels.cpu_level import CpuLevel
 from refectory_server.config import CacheConfig, ModelConfig, ServerConfig
+from refectory_server.runner.cpu_placement import CpuPlacement
+from refectory_server.runner.load_native import load_native_runner
+from refectory_server.runner.native_model_runner import NativeModelRunner
 from refectory_server.runner.torch_model_runner import TorchModelRunner, load_torch_runner
 from refectory_server.testing.tiny_models import TINY_SHAPE, make_tiny_model
 
@@ -38,13 +43,33 @@ class TinyPair:
     reference: Any
 
     def load(
-        self, *, dtype: Literal["auto", "float32", "bfloat16"] = "auto", num_blocks: int = 200
-    ) -> TorchModelRunner:
+        self,
+        level: CpuLevel | None = None,
+        *,
+        dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+        num_blocks: int = 200,
+    ) -> TorchModelRunner | NativeModelRunner:
+        """level: of the native library, on one thread; None: plain torch.
+
+        Blocks have 8 tokens with torch, and 16 with the library, which has none of 8.
+        """
         config = ServerConfig(
             model=ModelConfig(model=str(self.folder), dtype=dtype),
-            cache=CacheConfig(num_gpu_blocks_override=num_blocks, block_size=8),
+            cache=CacheConfig(
+                num_gpu_blocks_override=num_blocks, block_size=8 if level is None else 16
+            ),
         )
-        return load_torch_runner(config, lambda phase, progress: None)
+        if level is None:
+            return load_torch_runner(config, lambda *_: None)
+        return load_native_runner(config, lambda *_: None, level, CpuPlacement((None,)))
+
+    def with_nan_token(self, folder: Path, token_id: int) -> TinyPair:
+        """The same model, saved into `folder`, but for one token whose embedding is NaN."""
+        reference = copy.deepcopy(self.reference)
+        with torch.no_grad():
+            reference.get_input_embeddings().weight[token_id] = float("nan")
+        reference.save_pretrained(folder)
+        return TinyPair(folder, reference)
 
     def logits(self, token_ids: Sequence[int]) -> torch.Tensor:
         """transformers' logits after every token: [num_tokens, vocab_size]."""

@@ -5,8 +5,11 @@ Knows the families' features only as fields of transformers' configs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import (
@@ -18,6 +21,7 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
+from transformers.models.gemma3 import modeling_gemma3
 
 TINY_SHAPE: dict[str, Any] = {
     "vocab_size": 131,
@@ -115,3 +119,15 @@ def make_tiny_model(
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     return model
+
+
+@contextmanager
+def capped_attention_of_gemma3() -> Iterator[None]:
+    """transformers' Gemma 3 reads attn_logit_softcapping, but does not hand it to its attention."""
+    attend = modeling_gemma3.eager_attention_forward
+
+    def attend_capped(module: Any, *args: Any, **kwargs: Any) -> Any:
+        return attend(module, *args, softcap=module.config.attn_logit_softcapping, **kwargs)
+
+    with patch.object(modeling_gemma3, "eager_attention_forward", attend_capped):
+        yield

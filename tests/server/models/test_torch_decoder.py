@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers.models.gemma3 import modeling_gemma3
 
 from refectory_server.models.decoder_spec import Activation, AttentionSpec, DecoderSpec
 from refectory_server.models.hf_config import read_hf_config
@@ -19,7 +18,11 @@ from refectory_server.models.torch_decoder import TorchDecoder
 from refectory_server.models.weights import load_weights
 from refectory_server.testing.decoder_logits import decoder_logits
 from refectory_server.testing.tiny_llama import TinyPair, make_tiny_llama
-from refectory_server.testing.tiny_models import TINY_CONFIGS, make_tiny_model
+from refectory_server.testing.tiny_models import (
+    TINY_CONFIGS,
+    capped_attention_of_gemma3,
+    make_tiny_model,
+)
 
 TOKENS = [(11 * i * i + 5 * i + 1) % 131 for i in range(37)]
 
@@ -61,26 +64,16 @@ def test_logits_equal_transformers(overrides: dict[str, Any], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", TINY_CONFIGS)
-def test_every_family(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cap_attention_of_gemma3(monkeypatch)
+def test_every_family(name: str, tmp_path: Path) -> None:
     pair = TinyPair(tmp_path, make_tiny_model(tmp_path, TINY_CONFIGS[name]))
-    expected = pair.logits(TOKENS)
+    with capped_attention_of_gemma3():
+        expected = pair.logits(TOKENS)
     decoder = load_decoder(tmp_path)
     assert all(window < len(TOKENS) / 2 for window in decoder.spec.windows)
 
     for chunk in (1, 13, 37):
         logits = decoder_logits(decoder, TOKENS, chunk)
         torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
-
-
-def cap_attention_of_gemma3(monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers' Gemma 3 reads attn_logit_softcapping, but does not hand it to its attention."""
-    attend = modeling_gemma3.eager_attention_forward
-
-    def attend_capped(module: Any, *args: Any, **kwargs: Any) -> Any:
-        return attend(module, *args, softcap=module.config.attn_logit_softcapping, **kwargs)
-
-    monkeypatch.setattr(modeling_gemma3, "eager_attention_forward", attend_capped)
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,28 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from refectory_kernels.cpu_level import CpuLevel
 from refectory_server.core.request import FinishReason
-from refectory_server.core.scheduler_output import TokenLogprobs
-from refectory_server.engine.messages import AddRequest, EngineOutput, choice_id
+from refectory_server.engine.messages import choice_id
 from refectory_server.runner.interface import ModelRunner
 from refectory_server.runner.philox import uniforms
 from refectory_server.runner.simulated_model_runner import SimulatedModelRunner
-from refectory_server.runner.torch_model_runner import TorchModelRunner
 from refectory_server.sampling_params import SamplingParams
+from refectory_server.testing.drawn_requests import (
+    Answer,
+    Case,
+    answers_alone,
+    choices,
+    draw_cases,
+    run_together,
+)
 from refectory_server.testing.plain_sampler import near_choices, plain_adjust, plain_choice
 from refectory_server.testing.simulated_engine import ALPHABET, FACTS
 from refectory_server.testing.stepped_engine import SteppedEngine
@@ -32,115 +39,28 @@ POISONED = 130
 """A token of no healthy prompt, and forbidden to all outputs."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """One prompt with its parameters; `params.seed` is given."""
-
-    prompt: list[int]
-    params: SamplingParams
-
-    def message(self, request_id: str) -> AddRequest:
-        assert self.params.seed is not None
-        return AddRequest(request_id, self.prompt, self.params, self.params.seed, 0.0)
-
-    def choice(self, index: int) -> Case:
-        """The one-request run that choice `index` must equal."""
-        assert self.params.seed is not None
-        params = dataclasses.replace(self.params, n=1, seed=self.params.seed + index)
-        return Case(self.prompt, params)
-
-
-@dataclass(frozen=True)
-class Answer:
-    token_ids: list[int]
-    logprobs: list[TokenLogprobs]
-    finish_reason: FinishReason | None
-
-    @classmethod
-    def of(cls, news: Sequence[EngineOutput]) -> Answer:
-        assert all(output.message is None for output in news), news[-1]
-        return cls(
-            [token_id for output in news for token_id in output.new_token_ids],
-            [logprobs for output in news for logprobs in output.logprobs],
-            news[-1].finish_reason,
-        )
-
-
-def draw_params(rng: random.Random) -> SamplingParams:
-    def sometimes(value: float, default: float) -> float:
-        return value if rng.random() < 0.5 else default
-
-    return SamplingParams(
-        n=rng.choice([1, 1, 2, 3]),
-        seed=rng.randrange(-(2**63), 2**63 - 8),
-        temperature=rng.choice([0.0, 0.5, 1.0, 1.6]),
-        top_p=sometimes(0.9, 1.0),
-        top_k=rng.choice([0, 0, 5, 40]),
-        min_p=sometimes(0.02, 0.0),
-        presence_penalty=sometimes(rng.uniform(-2, 2), 0.0),
-        frequency_penalty=sometimes(rng.uniform(-2, 2), 0.0),
-        repetition_penalty=sometimes(rng.uniform(0.7, 1.6), 1.0),
-        logit_bias={POISONED: -100}
-        | {rng.randrange(130): rng.uniform(-4, 4) for _ in range(rng.choice([0, 3]))},
-        allowed_token_ids=tuple(range(0, 130, 3)) if rng.random() < 0.2 else (),
-        stop_token_ids=(rng.randrange(3, 130),),
-        min_tokens=rng.choice([0, 0, 4]),
-        max_tokens=rng.randint(5, 14),
-        logprobs=rng.choice([None, None, 0, 3]),
-    )
-
-
-def draw_cases(rng: random.Random, count: int) -> list[Case]:
-    """Prompts of 1 to 40 tokens, many of which begin alike."""
-    stems = [[rng.randrange(3, 130) for _ in range(24)] for _ in range(3)]
-    cases = []
-    for _ in range(count):
-        stem = rng.choice(stems)[: rng.choice([0, 8, 16, 24])]
-        tail = [rng.randrange(3, 130) for _ in range(rng.randint(1, 16))]
-        cases.append(Case(stem + tail, draw_params(rng)))
-    return cases
-
-
-def run_alone(runner: ModelRunner, case: Case) -> Answer:
-    engine = SteppedEngine(runner)
-    request_id = f"alone-{next(_numbers)}"
-    return Answer.of(engine.run([case.message(request_id)])[request_id])
-
-
-def run_together(
-    engine: SteppedEngine, cases: Sequence[Case], arrival_steps: Sequence[int]
-) -> list[list[Answer]]:
-    """The answers to all choices of each case."""
-    messages = [case.message(f"together-{next(_numbers)}") for case in cases]
-    news = engine.run(messages, arrival_steps)
-    return [
-        [Answer.of(news[choice_id(m.request_id, i)]) for i in range(case.params.n)]
-        for case, m in zip(cases, messages, strict=True)
-    ]
-
-
-_numbers = itertools.count()
-
-
 @pytest.fixture(scope="module")
-def runner(tiny_pair: TinyPair) -> TorchModelRunner:
-    return tiny_pair.load()
+def runner(tiny_pair: TinyPair, level: CpuLevel | None) -> ModelRunner:
+    return tiny_pair.load(level)
 
 
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
     print(f"cases drawn from seed {SEED}")
-    return draw_cases(random.Random(SEED), NUM_REQUESTS)
+    drawn = draw_cases(random.Random(SEED), NUM_REQUESTS, vocab_size=POISONED)
+    return [
+        Case(
+            case.prompt,
+            dataclasses.replace(case.params, logit_bias={**case.params.logit_bias, POISONED: -100}),
+        )
+        for case in drawn
+    ]
 
 
 @pytest.fixture(scope="module")
-def alone(runner: TorchModelRunner, cases: list[Case]) -> list[list[Answer]]:
+def alone(runner: ModelRunner, cases: list[Case]) -> list[list[Answer]]:
     """Every choice of every case as a request of its own, with nobody beside it."""
-    return [[run_alone(runner, case.choice(i)) for i in range(case.params.n)] for case in cases]
-
-
-def choices(cases: Sequence[Case]) -> Iterator[Case]:
-    return (case.choice(i) for case in cases for i in range(case.params.n))
+    return answers_alone(runner, cases)
 
 
 def assert_plausible(
@@ -200,8 +120,9 @@ def test_one_request_runs_follow_transformers_and_the_plain_rules(
 )
 @pytest.mark.parametrize("order", [1, 2])
 def test_forty_requests_in_any_order_and_company(
-    runner: TorchModelRunner,
+    runner: ModelRunner,
     tiny_pair: TinyPair,
+    level: CpuLevel | None,
     cases: list[Case],
     alone: list[list[Answer]],
     chunk: int,
@@ -215,6 +136,10 @@ def test_forty_requests_in_any_order_and_company(
 
     together = run_together(engine, [cases[i] for i in shuffled], arrivals)
 
+    assert (engine.scheduler.stats().num_preemptions > 0) == (num_blocks is not None)
+    if level is not None:
+        assert together == [alone[i] for i in shuffled]
+        return
     for i, answers in zip(shuffled, together, strict=True):
         for index, (answer, expected) in enumerate(zip(answers, alone[i], strict=True)):
             case = cases[i].choice(index)
@@ -224,16 +149,13 @@ def test_forty_requests_in_any_order_and_company(
                 found = [entry.logprob for entry in answer.logprobs]
                 wanted = [entry.logprob for entry in expected.logprobs]
                 assert found == pytest.approx(wanted, abs=1e-4)
-    assert (engine.scheduler.stats().num_preemptions > 0) == (num_blocks is not None)
 
 
 def test_the_simulated_engines_requests_too() -> None:
     facts = dataclasses.replace(FACTS, num_blocks=16, block_size=8)
-    cases = draw_cases(random.Random(SEED), 16)
+    cases = draw_cases(random.Random(SEED), 16, vocab_size=POISONED)
     simulated = SimulatedModelRunner(facts, ALPHABET)
-    expected = [
-        [run_alone(simulated, case.choice(i)) for i in range(case.params.n)] for case in cases
-    ]
+    expected = answers_alone(simulated, cases)
     rng = random.Random(3)
     shuffled = rng.sample(range(len(cases)), len(cases))
     engine = SteppedEngine(simulated, chunk=32)
@@ -246,14 +168,14 @@ def test_the_simulated_engines_requests_too() -> None:
 
 def test_faults_of_some_requests_change_no_token_of_the_others(
     tiny_pair: TinyPair,
+    level: CpuLevel | None,
     cases: list[Case],
     alone: list[list[Answer]],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    """NaN logits of one request, and an exception in the sampler for another."""
-    runner = tiny_pair.load()
-    runner._decoder._embedding = runner._decoder._embedding.clone()
-    runner._decoder._embedding[POISONED] = float("nan")
+    """NaN logits of one request, and an exception in torch's sampler for another."""
+    runner = tiny_pair.with_nan_token(tmp_path, POISONED).load(level)
     bad_seed = 77
 
     def faulty_uniforms(seeds: Sequence[int], positions: Sequence[int]) -> npt.NDArray[np.float64]:
@@ -272,11 +194,15 @@ def test_faults_of_some_requests_change_no_token_of_the_others(
     (nan_output,) = news["mixed-5"]
     assert nan_output.finish_reason is FinishReason.ERROR
     assert nan_output.message == "the model's logits after token 3 are NaN or infinite"
-    (raising_output,) = news["mixed-10"]
-    assert raising_output.finish_reason is FinishReason.ERROR
-    assert raising_output.message == "sampling failed: ArithmeticError: out of numbers"
+    if level is None:
+        (raising_output,) = news["mixed-10"]
+        assert raising_output.finish_reason is FinishReason.ERROR
+        assert raising_output.message == "sampling failed: ArithmeticError: out of numbers"
     good = [m for m, case in zip(messages, mixed, strict=True) if case not in (nan, raising)]
     for message, case, expected in zip(good, healthy, alone[:12], strict=True):
         for index, answer in enumerate(expected):
             found = Answer.of(news[choice_id(message.request_id, index)])
-            assert_plausible(tiny_pair, case.choice(index), found.token_ids, answer.token_ids)
+            if level is not None:
+                assert found == answer
+            else:
+                assert_plausible(tiny_pair, case.choice(index), found.token_ids, answer.token_ids)

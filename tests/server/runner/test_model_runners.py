@@ -1,15 +1,21 @@
-"""Greedy tokens equal transformers' own, however the scheduler cuts the work up."""
+"""Greedy tokens equal transformers' own, whoever computes, however the work is cut up."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import torch
 
+from refectory_kernels.cpu_level import CpuLevel
 from refectory_server.core.scheduler_output import SchedulerOutput
+from refectory_server.runner.native_model_runner import NativeModelRunner
 from refectory_server.runner.torch_model_runner import TorchModelRunner
 from refectory_server.sampling_params import SamplingParams
 from refectory_server.testing.step_driver import StepDriver
 from refectory_server.testing.tiny_llama import TinyPair
+
+Runner = TorchModelRunner | NativeModelRunner
 
 NUM_OUTPUT = 24
 PROMPTS = {
@@ -20,8 +26,8 @@ PROMPTS = {
 
 
 @pytest.fixture(scope="module")
-def runner(tiny_pair: TinyPair) -> TorchModelRunner:
-    return tiny_pair.load()
+def runner(tiny_pair: TinyPair, level: CpuLevel | None) -> Runner:
+    return tiny_pair.load(level)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +36,7 @@ def expected(tiny_pair: TinyPair) -> dict[str, list[int]]:
     return {name: tiny_pair.greedy_ids(prompt, NUM_OUTPUT) for name, prompt in PROMPTS.items()}
 
 
-def new_driver(runner: TorchModelRunner, *names: str) -> StepDriver:
+def new_driver(runner: Runner, *names: str) -> StepDriver:
     """A driver on a runner that has forgotten everything."""
     runner.execute_model(SchedulerOutput(dropped_request_ids=(*PROMPTS, "fork", "twin")))
     driver = StepDriver(runner)
@@ -47,7 +53,7 @@ def test_the_three_prompts_have_different_answers(expected: dict[str, list[int]]
 @pytest.mark.parametrize("name", PROMPTS)
 @pytest.mark.parametrize("chunk", [1, 3, 8, 17, 100])
 def test_alone_in_chunks(
-    runner: TorchModelRunner, expected: dict[str, list[int]], name: str, chunk: int
+    runner: Runner, expected: dict[str, list[int]], name: str, chunk: int
 ) -> None:
     driver = new_driver(runner, name)
 
@@ -55,15 +61,13 @@ def test_alone_in_chunks(
 
 
 @pytest.mark.parametrize("chunk", [5, 100])
-def test_side_by_side(runner: TorchModelRunner, expected: dict[str, list[int]], chunk: int) -> None:
+def test_side_by_side(runner: Runner, expected: dict[str, list[int]], chunk: int) -> None:
     driver = new_driver(runner, *PROMPTS)
 
     assert driver.generate(NUM_OUTPUT, chunk=chunk) == expected
 
 
-def test_prefill_and_decode_in_one_step(
-    runner: TorchModelRunner, expected: dict[str, list[int]]
-) -> None:
+def test_prefill_and_decode_in_one_step(runner: Runner, expected: dict[str, list[int]]) -> None:
     driver = new_driver(runner, "medium", "long")
     driver.step({"medium": 9})
 
@@ -75,7 +79,7 @@ def test_prefill_and_decode_in_one_step(
 
 
 def test_preempted_request_goes_on_as_before(
-    runner: TorchModelRunner, expected: dict[str, list[int]]
+    runner: Runner, expected: dict[str, list[int]]
 ) -> None:
     driver = new_driver(runner, *PROMPTS)
     driver.generate(10)
@@ -88,7 +92,7 @@ def test_preempted_request_goes_on_as_before(
 
 
 def test_copied_blocks_hold_what_their_sources_held(
-    runner: TorchModelRunner, expected: dict[str, list[int]]
+    runner: Runner, expected: dict[str, list[int]]
 ) -> None:
     driver = new_driver(runner, "long")
     driver.generate(4)
@@ -100,7 +104,7 @@ def test_copied_blocks_hold_what_their_sources_held(
     assert driver.generate(NUM_OUTPUT) == {"fork": expected["long"]}
 
 
-def test_dropped_requests_are_forgotten(runner: TorchModelRunner) -> None:
+def test_dropped_requests_are_forgotten(runner: Runner) -> None:
     driver = new_driver(runner, *PROMPTS)
     driver.generate(2)
     assert len(runner._states) == 3
@@ -113,7 +117,7 @@ def test_dropped_requests_are_forgotten(runner: TorchModelRunner) -> None:
     assert len(runner._states) == 0
 
 
-def test_seeded_request_draws_the_same_tokens_in_any_company(runner: TorchModelRunner) -> None:
+def test_seeded_request_draws_the_same_tokens_in_any_company(runner: Runner) -> None:
     params = SamplingParams(temperature=0.9, top_p=0.95, top_k=40)
     alone = new_driver(runner)
     alone.add("twin", PROMPTS["medium"], params, seed=11)
@@ -129,14 +133,11 @@ def test_seeded_request_draws_the_same_tokens_in_any_company(runner: TorchModelR
 
 
 def test_bad_logits_fail_one_request_only(
-    tiny_pair: TinyPair, expected: dict[str, list[int]]
+    tiny_pair: TinyPair, expected: dict[str, list[int]], level: CpuLevel | None, tmp_path: Path
 ) -> None:
-    runner = tiny_pair.load()
     poisoned_token = 130
     assert all(poisoned_token not in prompt for prompt in PROMPTS.values())
-    runner._decoder._embedding = runner._decoder._embedding.clone()
-    runner._decoder._embedding[poisoned_token] = float("nan")
-    driver = StepDriver(runner)
+    driver = StepDriver(tiny_pair.with_nan_token(tmp_path, poisoned_token).load(level))
     driver.add("medium", PROMPTS["medium"])
     driver.add("bad", [1, poisoned_token])
 
@@ -146,17 +147,22 @@ def test_bad_logits_fail_one_request_only(
     assert output.sampled_token_ids == {"medium": expected["medium"][0]}
 
 
-def test_facts(runner: TorchModelRunner) -> None:
+def test_facts(runner: Runner, level: CpuLevel | None) -> None:
     facts = runner.facts
 
-    assert (facts.num_blocks, facts.block_size, facts.max_model_len) == (200, 8, 256)
+    assert (facts.num_blocks, facts.max_model_len) == (200, 256)
     assert (facts.vocab_size, facts.eos_token_ids, facts.dtype) == (131, (2,), "float32")
-    assert facts.kv_bytes_per_token == 3 * 2 * 2 * 8 * 4
-    assert facts.description.startswith(f"torch {torch.__version__} on cpu, float32, ")
+    if level is None:
+        assert (facts.block_size, facts.kv_bytes_per_token) == (8, 3 * 2 * 2 * 8 * 4)
+        assert facts.description.startswith(f"torch {torch.__version__} on cpu, float32, ")
+    else:
+        # Heads of 8 dimensions take up 32.
+        assert (facts.block_size, facts.kv_bytes_per_token) == (16, 3 * 2 * 2 * 32 * 4)
+        assert facts.description.startswith(f"native {level} on cpu, float32, 1 thread ")
 
 
-def test_warm_up_leaves_no_state(tiny_pair: TinyPair) -> None:
-    assert len(tiny_pair.load()._states) == 0
+def test_warm_up_leaves_no_state(tiny_pair: TinyPair, level: CpuLevel | None) -> None:
+    assert len(tiny_pair.load(level)._states) == 0
 
 
 @pytest.mark.parametrize(
@@ -167,7 +173,7 @@ def test_warm_up_leaves_no_state(tiny_pair: TinyPair) -> None:
     ],
 )
 def test_broken_steps_name_the_numbers(
-    runner: TorchModelRunner, counts: dict[str, int], message: str
+    runner: Runner, counts: dict[str, int], message: str
 ) -> None:
     new_driver(runner, "short").step({"short": 1})
 
@@ -175,11 +181,11 @@ def test_broken_steps_name_the_numbers(
         runner.execute_model(SchedulerOutput(num_scheduled_tokens=counts))
 
 
-def test_bfloat16_follows_float32(tiny_pair: TinyPair) -> None:
+def test_bfloat16_follows_float32(tiny_pair: TinyPair, level: CpuLevel | None) -> None:
     """Teacher forced: the same choice wherever float32 has a clear one."""
-    runner = tiny_pair.load(dtype="bfloat16")
+    runner = tiny_pair.load(level, dtype="bfloat16")
     assert runner.facts.dtype == "bfloat16"
-    assert runner.facts.kv_bytes_per_token == 3 * 2 * 2 * 8 * 2
+    assert runner.facts.kv_bytes_per_token == 3 * 2 * 2 * (8 if level is None else 32) * 2
     prompt = PROMPTS["long"]
     logits = tiny_pair.logits(prompt)
     best = logits.topk(2, dim=1)
