@@ -73,6 +73,10 @@ bench-scheduler: $(DEV_INSTALLED) ## Time the scheduler's step alone.
 soak: $(DEV_INSTALLED) ## See whether a busy server's memory grows. ARGS="--real 300" asks a real model.
 	@$(VENV)/bin/python -P server/benchmarks/soak.py $(ARGS)
 
+.PHONY: bit-soak
+bit-soak: $(DEV_INSTALLED) ## See for ten minutes whether company changes a bit of any answer. ARGS="--seconds 60".
+	@$(VENV)/bin/python -P server/benchmarks/bit_soak.py $(ARGS)
+
 .PHONY: lock
 lock: | $(VENV)/.created ## Resolve all dependencies anew and write constraints.txt.
 	@echo "refectory: resolving every dependency (about a minute) ..."

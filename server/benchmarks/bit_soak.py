@@ -102,7 +102,7 @@ class Soak:
         turn = Turn.of(runner, cases)
         next_turn = turn.following(runner)
         for _ in range(NUM_COMPANIES):
-            chunk = rng.choice([rng.randint(1, 64), rng.randint(64, 2048)])
+            chunk = rng.choice([rng.randint(MAX_REQUESTS, 64), rng.randint(64, 2048)])
             num_blocks = self._draw_num_blocks(model, next_turn)
             engine = SteppedEngine(runner, chunk=chunk, num_blocks=num_blocks)
             for number, asked in enumerate((turn, turn, next_turn), 1):
