@@ -113,6 +113,7 @@ async def test_a_reader_that_stalls_is_cut_off_and_its_request_aborted(
         running_server(api) as running,
         raw_connection(running.server.port, receive_buffer=2048) as (reader, writer),
     ):
+        caplog.clear()  # what the start said
         # A long id makes long chunks: the kernel's buffers on the way fill up sooner.
         body = {**LONG, "max_tokens": 60_000, "stream": True}
         writer.write(post("/v1/completions", body, f"X-Request-Id: {'x' * 128}"))
