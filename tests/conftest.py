@@ -7,6 +7,7 @@ Only a test marked `gpu` may be skipped for want of its device.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Generator
@@ -25,6 +26,17 @@ KERNEL_TESTS = Path(__file__).parent / "kernels"
 # shared, and no test asserts a time.
 settings.register_profile("refectory", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("refectory")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """A test that runs an entry point in this process leaves logging as it was."""
+    loggers = [logging.getLogger(), logging.getLogger("refectory_server")]
+    levels = [logger.level for logger in loggers]
+    result = yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    return result
 
 
 def pytest_report_header() -> str:
