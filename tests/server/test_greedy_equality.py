@@ -7,6 +7,7 @@ from transformers' choice (teacher forcing). Everywhere else the ids must be equ
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +16,16 @@ import pytest
 import torch
 import transformers
 
+from refectory_kernels.cpu_decoder import CpuDecoder
+from refectory_kernels.cpu_level import CpuLevel, available_levels
 from refectory_server.config import ModelConfig, ServerConfig
+from refectory_server.models.native_decoder import build_native_decoder
 from refectory_server.models.source import ModelFiles, resolve_model
+from refectory_server.models.weights import load_weights
 from refectory_server.runner.interface import ModelRunner
 from refectory_server.runner.load import load_runner
+from refectory_server.runner.opened_model import open_model
+from refectory_server.testing.decoder_sequences import DecoderSequences
 from refectory_server.testing.stepped_engine import SteppedEngine
 from refectory_server.tokenizer.load import load_chat_template, load_tokenizer
 
@@ -26,6 +33,8 @@ SEED = 20_240_613
 NUM_PROMPTS = 20
 NUM_TOKENS = 12
 TIE = 0.001
+BFLOAT16_MARGIN = 0.15
+"""Where float32's two best logits are further apart, bfloat16 chooses the same token."""
 TEXT = (
     "the river house a green under why seven count list bread write poem about winter morning "
     "explain how engines work and light falls between old trees Paris number code python "
@@ -168,3 +177,35 @@ def test_one_at_a_time(runner: ModelRunner, references: list[Reference]) -> None
     engine = SteppedEngine(runner, num_blocks=80)
     for reference in references[:5]:
         assert_equal(engine, [reference])
+
+
+@pytest.mark.skipif(not available_levels(), reason="no native library, or no level of it runs here")
+def test_bfloat16_chooses_the_same_wherever_float32_is_clear(references: list[Reference]) -> None:
+    """Teacher forced: each token after transformers' own ones."""
+    short = [r for r in references if len(r.prompt) <= 200]
+    decoder = load_bfloat16(available_levels()[-1])
+    sequences = DecoderSequences(decoder, [[*r.prompt, *r.tokens] for r in short])
+    missed = []
+    for i in range(NUM_TOKENS):
+        logits = sequences.step({n: 1 if i else len(r.prompt) for n, r in enumerate(short)})
+        missed += [r.margins[i] for n, r in enumerate(short) if logits[n].argmax() != r.tokens[i]]
+
+    num_tokens = len(short) * NUM_TOKENS
+    print(f"{num_tokens - len(missed)} of {num_tokens} agree; the others' margins: {missed}")
+    assert num_tokens > 100
+    assert max(missed, default=0.0) < BFLOAT16_MARGIN
+    assert len(missed) <= num_tokens // 50
+
+
+def load_bfloat16(level: CpuLevel) -> CpuDecoder:
+    model = open_model("embedded://smollm2-135m")
+    return build_native_decoder(
+        model.spec,
+        load_weights(model.files, model.spec, torch.bfloat16, lambda *_: None, model.gguf),
+        num_blocks=200,
+        block_size=16,
+        max_model_len=512,
+        max_tokens=2048,
+        level=level,
+        cpus=[None] * len(os.sched_getaffinity(0)),
+    )
