@@ -19,6 +19,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from refectory_kernels.cpu_level import available_levels
 from refectory_server.testing.server_process import ServerProcess, free_port, server_process
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
@@ -344,6 +345,21 @@ def test_a_model_that_cannot_be_served_is_one_clear_line(
         lines = [line for line in server.output.splitlines() if line.startswith("refectory: ")]
         assert len(lines) == 1
         assert said in lines[0]
+        assert "Traceback" not in server.output
+
+
+def test_the_start_tells_what_computes(server: ServerProcess) -> None:
+    best = [f"native {level} on cpu, " for level in available_levels()] or ["torch "]
+    assert f"runner: {best[-1]}" in server.output
+
+
+def test_an_unknown_cpu_level_is_one_clear_line() -> None:
+    with server_process(env={"REFECTORY_CPU_LEVEL": "sse9"}) as server:
+        assert server.wait(60) == 1
+        allowed = ", ".join([*available_levels(), "torch"])
+        assert server.output.splitlines()[-1] == (
+            f"refectory: REFECTORY_CPU_LEVEL is 'sse9'; allowed here: {allowed}"
+        )
         assert "Traceback" not in server.output
 
 
